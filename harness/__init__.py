@@ -7,14 +7,17 @@ from harness.base.tuning import tune
 from harness.base.version import SCHEMA_VERSION, __version__
 
 if TYPE_CHECKING:
-    from harness.functions import evaluate, train
+    from harness.functions import evaluate, load, train
     from harness.privacy.account import account
 
 tune()
 
-__all__ = ["SCHEMA_VERSION", "__version__", "account", "evaluate", "train"]
+__all__ = ["SCHEMA_VERSION", "__version__", "account", "evaluate", "load", "train"]
 
-_PLACES = {"account": "harness.privacy.account", "evaluate": "harness.functions", "train": "harness.functions"}
+_PLACES = {
+    "account": "harness.privacy.account", "evaluate": "harness.functions", "load": "harness.functions",
+    "train": "harness.functions",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

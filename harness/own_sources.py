@@ -10,10 +10,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from harness.attacks import ATTACKS
 from harness.base.registry import Registry
 from harness.datasets import DATASETS
 from harness.datasets.catalogue import is_own_data
 from harness.datasets.public import AUTO, NONE
+from harness.defenses import DEFENSES
 from harness.models import MODELS, find_factory
 from harness.models.networks import PREFIX
 from harness.models.tokenizers import tokenizer_file
@@ -27,11 +29,11 @@ OWN_NAMES = {
 }  # fmt: skip
 
 
-def own_sources(model: str, dataset: str, *chosen: tuple[Registry[Any], str], prior: str = NONE) -> dict[str, str]:
+def own_sources(model: str, dataset: str, defense: str = "none", attack: str = "", prior: str = NONE) -> dict[str, str]:
     """SHA-256 of what is not this project's: a user's own network (``module:factory``), .npz file and plugins.
 
-    ``model`` is empty for the dataset's default network, ``dataset`` where there is none; ``chosen`` names a defense
-    or an attack of its registry; ``prior`` says which data are public.
+    ``model`` is empty for the dataset's default network, ``dataset`` where there is none; ``attack`` is
+    empty where nothing is attacked; ``prior`` says which data are public.
     The source is that of the module and of what it imports from its own folder or package; other installed packages
     are not part of it. A file that cannot be read is left out; whoever loads it says so.
 
@@ -48,9 +50,13 @@ def own_sources(model: str, dataset: str, *chosen: tuple[Registry[Any], str], pr
         found |= _data_source("dataset", dataset)
     if prior not in (NONE, AUTO):
         found |= _data_source("prior", prior)
-    for registry, name in chosen:
-        found |= plugin_source(registry, name)
-    return found
+    found |= plugin_source(DEFENSES, defense)
+    return found | plugin_source(ATTACKS, attack) if attack else found
+
+
+def is_of_others(defense: str) -> bool:
+    """Whether a defense, or a part of a stack, comes from another package or from the caller's own code."""
+    return bool(DEFENSES.outside(defense))
 
 
 def own_files(model: str, *chosen: tuple[Registry[Any], str]) -> dict[Path, str | None]:

@@ -1,11 +1,9 @@
-"""What the gate found, as a table, as Markdown and as JUnit; two runs or many nights beside each other."""
+"""What the gate found, as a table, as Markdown, JUnit and SARIF; two runs or many nights beside each other."""
 
 import io
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,6 +16,7 @@ from harness.base.errors import UsageError
 from harness.gate import Finding, Report
 from harness.gate.contrast import Contrast, Difference
 from harness.gate.trend import Point, Trend
+from harness.reports.machines import Alert, Case, address, junit, sarif
 from harness.reports.pictures import drawable, plain_text
 from harness.reports.text import MISSING, number, percent, safe
 from harness.results import write_atomic
@@ -53,44 +52,37 @@ def _arrow(before: str, after: str) -> str:
     return before if before == after else f"{before} -> {after}"
 
 
-# The regression gate as JUnit XML: a test case per cell, so that any CI service shows which one failed.
+# The regression gate for other programs: a test case per cell, so that any CI service shows which one failed, and an
+# alert per finding that fails, so that a repository's security page does.
 
-# What XML 1.0 has no way to write, escaped or not.
-_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_FAULTS = ("regression", "broken attack", "invalid run")
 
 
 def gate_junit(report: Report) -> bytes:
     """The XML document. Regressions, broken attacks are failures; what could not be compared is an error."""
-    cases = [_case(finding) for finding in report.findings]
-    suite = ElementTree.Element("testsuite", name="harness check", tests=str(len(cases)))
-    for tag in ("failures", "errors", "skipped"):
-        kind = tag.removesuffix("s") if tag != "skipped" else tag
-        suite.set(tag, str(sum(case.find(kind) is not None for case in cases)))
-    suite.extend(cases)
-    return ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
+    return junit("harness check", [_case(finding) for finding in report.findings])
 
 
-def _case(finding: Finding) -> ElementTree.Element:
-    name = _clean(finding.cell or "the run")
-    case = ElementTree.Element("testcase", classname=f"gate.{_clean(finding.dataset or 'run')}", name=name)
-    words = "; ".join(f"{title} {text}" for title, text in zip(COLUMNS, row(finding), strict=True) if text)
-    if finding.kind in ("regression", "broken attack", "invalid run"):
-        tag = "failure"
-    elif finding.fails:
-        tag = "error"
-    elif finding.kind == "extra":
-        tag = "skipped"
-    else:
-        ElementTree.SubElement(case, "system-out").text = _clean(words)
-        return case
-    outcome = ElementTree.SubElement(case, tag, message=_clean(words))
-    if tag != "skipped":
-        outcome.set("type", finding.kind)
-    return case
+def _case(finding: Finding) -> Case:
+    outcome = "failure" if finding.kind in _FAULTS else "error" if finding.fails else "passed"
+    outcome = "skipped" if finding.kind == "extra" else outcome
+    return Case(f"gate.{finding.dataset or 'run'}", finding.cell or "the run", outcome, finding.kind, _words(finding))
 
 
-def _clean(text: str) -> str:
-    return _FORBIDDEN.sub("?", text)
+def gate_sarif(report: Report, baseline: Path) -> bytes:
+    """An alert for everything that fails, at the file of the baseline."""
+    alerts = [
+        Alert(finding.kind.replace(" ", "-") if finding.kind in _FAULTS else "not-compared",
+              "error" if finding.kind in _FAULTS else "warning", safe(finding.cell or "the run", 300),
+              _words(finding), address(baseline))
+        for finding in report.findings
+        if finding.fails
+    ]  # fmt: skip
+    return sarif(alerts)
+
+
+def _words(finding: Finding) -> str:
+    return "; ".join(f"{title} {text}" for title, text in zip(COLUMNS, row(finding), strict=True) if text)
 
 
 # The regression gate as a Markdown summary, such as a CI service shows under a job.

@@ -7,7 +7,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from harness.base.errors import UsageError, in_one_line, printable
@@ -87,6 +89,20 @@ def _torchs_defaults() -> Iterator[None]:
         torch.set_grad_enabled(gradients)
 
 
+#: What this context was given in Python, by kind and name: no other thread, and nothing after it, finds it.
+_given: ContextVar[Mapping[tuple[str, str], Any]] = ContextVar("given", default=MappingProxyType({}))
+
+
+@contextlib.contextmanager
+def given(entries: Mapping[tuple[str, str], Any]) -> Iterator[None]:
+    """Within the block, registries of a kind know these names too: what is registered is left as it is."""
+    token = _given.set({**_given.get(), **entries})
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
 T = TypeVar("T")
 Entry = TypeVar("Entry")
 
@@ -143,7 +159,7 @@ class Registry(Generic[T]):
                 raise UsageError(f"{self.kind} {twice!r} is twice in the stack {name!r}; name it once")
             return "+".join(stack)
         canonical = self._aliases.get(name, name)
-        if canonical in self._entries:
+        if canonical in self._entries or (self.kind, canonical) in _given.get():
             return canonical
         known = [*self._entries, *self._aliases]
         near = difflib.get_close_matches(name, known, n=1)
@@ -155,7 +171,13 @@ class Registry(Generic[T]):
         return name.split("+") if self.combine else [name]
 
     def __getitem__(self, name: str) -> T:
-        return self._entries[self.resolve(name)]
+        found = self.resolve(name)
+        return self._entries[found] if found in self._entries else _given.get()[self.kind, found]
+
+    def name_of(self, entry: object) -> str | None:
+        """The name that this very object is registered under; None where it is not."""
+        self._load_plugins()
+        return next((name for name, one in self._entries.items() if one is entry), None)
 
     def __iter__(self) -> Iterator[str]:
         self._load_plugins()
@@ -168,7 +190,8 @@ class Registry(Generic[T]):
     def outside(self, name: str) -> list[str]:
         """The modules of other packages that a registered name, or the parts of a stack, come from."""
         self._load_plugins()
-        entries = [self._entries.get(self._aliases.get(part, part)) for part in self.parts(name)]
+        own = {part: self._aliases.get(part, part) for part in self.parts(name)}
+        entries = [self._entries.get(one) or _given.get().get((self.kind, one)) for one in own.values()]
         modules = [getattr(getattr(entry, "func", entry), "__module__", "") for entry in entries if entry]
         return [module for module in modules if module.partition(".")[0] != "harness"]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -13,8 +14,8 @@ from harness.base.errors import UsageError
 from harness.base.limits import MOST_STEPS
 from harness.base.ranges import MOST_COUNT
 from harness.cli.app import DONE, app
-from harness.cli.console import Screen
-from harness.cli.options import JsonOption, split_lists
+from harness.cli.console import display
+from harness.cli.options import JsonOption, split_lists, with_output
 from harness.privacy.account import Row, account
 from harness.privacy.accountant import asked_delta, choice
 from harness.privacy.bayesian import DIRECTIONS
@@ -35,6 +36,7 @@ _ITS_OWN = ("training", "direction", "delta", "as_json")
 
 
 @app.command("account")
+@with_output
 def account_command(
     context: typer.Context,
     sigma: Annotated[float | None, typer.Option(help="Noise std over the clipping bound, on the sum.")] = None,
@@ -102,7 +104,10 @@ def _show(settings: dict[str, Any], rows: list[Row], as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps({"settings": settings, "rows": rows}, indent=1) + "\n")
         return
-    console = Screen(_WIDTH)
+    display(lambda console: _print(console, settings, rows), _WIDTH)
+
+
+def _print(console: Console, settings: dict[str, Any], rows: list[Row]) -> None:
     console.print(Text(_headline(settings)))
     extra = [name for name in ("sigma", "steps", "rounds") if any(name in row for row in rows)]
     table = Table()
@@ -178,4 +183,4 @@ def show_bayesian(folder: Path, delta: float | None, direction: str | None, as_j
     if as_json:
         sys.stdout.write(json.dumps({"settings": document.settings, "rows": rows}, indent=1) + "\n")
         return
-    print_bayesian(rows, Screen(_BAYESIAN_WIDTH))
+    display(lambda console: print_bayesian(rows, console), _BAYESIAN_WIDTH)

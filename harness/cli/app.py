@@ -39,6 +39,7 @@ COMMANDS = {
     "compare": "Show paired differences, B minus A, of success rate, lineup rank and log RMSE with 95% intervals.",
     "data": "Show and fetch datasets.",
     "evaluate": "Attack clients that train under a defense, at every surface, and report what leaks.",
+    "export": "Write results as a file for another program: a table, a test report, alerts, a registry's record.",
     "frontier": "Measure how much noise is needed and its cost: accuracy, proven epsilon and leakage per noise level.",
     "history": "Show how success rates and lineup ranks change from run to run; the largest changes come first.",
     "judge": "Test what leaks from captured updates, and whether the declared defense is on.",
@@ -50,6 +51,7 @@ COMMANDS = {
     "site": "Make a static board of runs. Each row has a card that anybody can verify.",
     "train": "Train a federation under a defense: accuracy, epsilon, noise and gradient norm per round.",
     "verify": "Compute a card's row again. Exit code 1 if it differs; every difference is named.",
+    "view": "Show all runs in one page: a table to filter, how verdicts moved, and the report of each run.",
 }
 
 # What the parser refuses, which is typer's own in its newer versions and click's in those that Flower shares.

@@ -13,6 +13,7 @@ import typer
 from harness.base.errors import UsageError
 from harness.cli.app import DONE, INVALID, app
 from harness.cli.console import note
+from harness.cli.options import one_line
 from harness.reports.html import read_runs
 from harness.reports.html.assurance import (
     Stated,
@@ -29,7 +30,6 @@ from harness.results.files import Damaged, parse_json, read_bytes
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _SECONDS = 60
-_LONGEST = 300
 
 
 @app.command("assure")
@@ -47,7 +47,7 @@ def assure_command(
     mixed: Annotated[bool, typer.Option("--mixed", help="Allow runs of several systems, suites or versions.")] = False,
 ) -> int:
     """Write a report for people who sign: what was tested, what came back, what is proven."""
-    stated = Stated(_stated(system, "--system"), _stated(by, "--by"), _date(review_by))
+    stated = Stated(one_line(system, "--system"), one_line(by, "--by"), _date(review_by))
     page = _page_of(out)
     document = _read_claims(claims)
     found = read_runs(runs)
@@ -63,14 +63,6 @@ def assure_command(
         _print(page, out)
     note(str(out))
     return DONE
-
-
-def _stated(words: str, option: str) -> str:
-    """What the operator says, as one line. Raises UsageError where it is too long for the page."""
-    line = " ".join(words.split())
-    if len(line) > _LONGEST:
-        raise UsageError(f"{option} has {len(line)} characters; write at most {_LONGEST}")
-    return line
 
 
 def _date(words: str) -> str:

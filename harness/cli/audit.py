@@ -17,8 +17,8 @@ from harness.base.building import parse_assignments
 from harness.base.errors import UsageError
 from harness.base.progress import counted
 from harness.cli.app import DONE, app
-from harness.cli.console import Screen
-from harness.cli.options import AssignmentsOption, DataRootOption, JsonOption, numbers, split_lists
+from harness.cli.console import display
+from harness.cli.options import AssignmentsOption, DataRootOption, JsonOption, numbers, split_lists, with_output
 from harness.datasets import data_root as find_data_root
 from harness.defenses import DEFENSES
 from harness.results.atomic import require_writable, write_atomic
@@ -35,6 +35,7 @@ _FOOTER = (
 
 
 @app.command("audit")
+@with_output
 def audit_command(
     defense: Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated.")] = None,
     defense_arg: AssignmentsOption = None,
@@ -90,7 +91,7 @@ def audit_command(
     document = {"environment": environment("cpu"), "audits": [result.row() for result in results]}
     _deliver(document, out, as_json)
     if not as_json:
-        print_audits(results, Screen(_WIDTH))
+        display(lambda console: print_audits(results, console), _WIDTH)
     return DONE
 
 

@@ -9,27 +9,31 @@ import typer
 
 from harness.base.errors import UsageError
 from harness.cli.app import DONE, INCOMPARABLE, REGRESSION, app
-from harness.cli.console import Screen
-from harness.cli.options import JsonOption
+from harness.cli.console import display
+from harness.cli.options import JsonOption, with_output
 from harness.gate import Finding, Report, as_baseline, check, read_baseline, read_runs, write_baseline
 from harness.gate.comparing import VICTIMS_NEEDED
-from harness.reports.gate import gate_junit, gate_markdown, print_gate
+from harness.reports.gate import gate_junit, gate_markdown, gate_sarif, print_gate
 from harness.results import require_writable, write_atomic
 
 _WIDTH = 130
 
 
 @app.command("check")
+@with_output
 def check_command(
     runs: Annotated[list[Path], typer.Argument(help="Folders that harness evaluate wrote; equal cells are pooled.")],
     baseline: Annotated[Path, typer.Option(help="The baseline file.")],
     update: Annotated[bool, typer.Option("--update", help="Make the baseline from these runs instead.")] = False,
     junit: Annotated[Path | None, typer.Option(help="Write a JUnit XML file.")] = None,
     summary: Annotated[Path | None, typer.Option(help="Write a Markdown summary.")] = None,
+    sarif: Annotated[Path | None, typer.Option(help="Write what fails as alerts in SARIF 2.1.0.")] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Fail (exit code 1) if a defense is less resilient than the baseline, or an attack is broken."""
-    for place, option in ((junit, "--junit"), (summary, "--summary"), (baseline if update else None, "--baseline")):
+    for place, option in (
+        (junit, "--junit"), (summary, "--summary"), (sarif, "--sarif"), (baseline if update else None, "--baseline"),
+    ):  # fmt: skip
         if place is not None:
             require_writable(place, option)
     if update:
@@ -39,23 +43,25 @@ def check_command(
         report = check(read_baseline(baseline), *found)
     except UsageError as error:
         # A build that looks at the files only has to learn of it too.
-        _write(Report([Finding("invalid run", "", "", str(error))]), junit, summary)
+        _write(Report([Finding("invalid run", "", "", str(error))]), baseline, junit, summary, sarif)
         raise
-    _write(report, junit, summary)
+    _write(report, baseline, junit, summary, sarif)
     if as_json:
         sys.stdout.write(json.dumps(report.document(), indent=1) + "\n")
     else:
-        print_gate(report, Screen(_WIDTH))
+        display(lambda console: print_gate(report, console), _WIDTH)
     if report.only_incomparable:
         return INCOMPARABLE
     return REGRESSION if report.failed else DONE
 
 
-def _write(report: Report, junit: Path | None, summary: Path | None) -> None:
+def _write(report: Report, baseline: Path, junit: Path | None, summary: Path | None, sarif: Path | None) -> None:
     if junit:
         write_atomic(junit, gate_junit(report), "--junit")
     if summary:
         write_atomic(summary, gate_markdown(report).encode(), "--summary")
+    if sarif:
+        write_atomic(sarif, gate_sarif(report, baseline), "--sarif")
 
 
 def _update(path: Path, cells: list, versions: dict, problems: list[str], as_json: bool) -> int:

@@ -10,8 +10,8 @@ import typer
 
 from harness.base.errors import UsageError
 from harness.cli.app import DONE, app
-from harness.cli.console import Screen
-from harness.cli.options import JsonOption, split_lists
+from harness.cli.console import display
+from harness.cli.options import JsonOption, split_lists, with_output
 from harness.defenses import DEFENSES
 from harness.gate import GateCell, read_runs
 from harness.gate.contrast import Contrast, contrast_defenses, contrast_runs
@@ -21,6 +21,7 @@ _WIDTH = 140
 
 
 @app.command("compare")
+@with_output
 def compare_command(
     a: Annotated[Path, typer.Argument(help="Folder of a run.")],
     b: Annotated[Path | None, typer.Argument(help="Folder of another run; the same one for two defenses.")] = None,
@@ -43,7 +44,7 @@ def compare_command(
         document = {"contrasts": [asdict(one) for one in contrasts], "only_in_one": alone, "problems": problems}
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
-        print_contrasts(contrasts, alone, problems, Screen(_WIDTH))
+        display(lambda console: print_contrasts(contrasts, alone, problems, console), _WIDTH)
     return DONE
 
 

@@ -1,10 +1,17 @@
 """What commands print: on the screen of all of them nothing that a name or a file holds is markup or an escape code."""
 
+import io
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.padding import Padding
 from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
 from harness.base.errors import escaped, printable
 
@@ -24,6 +31,61 @@ class Screen(Console):
         """What is printed, piece by piece; codes that rich itself makes are pieces of their own."""
         for piece in super().render(renderable, options):
             yield piece if piece.control else Segment(escaped(piece.text), piece.style)
+
+
+#: A table's title, its column titles, whether each is right-aligned as numbers are, and its rows; or a line of text.
+Printed = tuple[str, list[str], list[bool], list[list[str]]] | str
+
+
+class Copy(Console):
+    """Keeps what is drawn on it instead of showing it; so wide that every table has all of its columns."""
+
+    def __init__(self) -> None:
+        super().__init__(file=io.StringIO(), width=10_000, markup=False, emoji=False)
+        self.parts: list[Printed] = []
+
+    def print(self, *objects: Any, **_: Any) -> None:
+        """Takes tables apart into the words of their entries, and all else into lines."""
+        for one in objects:
+            if isinstance(one, Group):
+                self.print(*one.renderables)
+            elif isinstance(one, Padding):
+                self.print(one.renderable)
+            elif isinstance(one, Table):
+                self.parts.append(self._table(one))
+            else:
+                self.parts += [line for line in _words(one).splitlines() if line.strip()]
+
+    def _table(self, table: Table) -> Printed:
+        columns = [[_words(entry) for entry in column.cells] for column in table.columns]
+        heads = [_words(column.header) for column in table.columns]
+        numbers = [column.justify == "right" for column in table.columns]
+        return _words(table.title or ""), heads, numbers, [list(row) for row in zip(*columns, strict=True)]
+
+
+def _words(entry: object) -> str:
+    return entry.plain if isinstance(entry, Text) else str(entry)
+
+
+_copy: ContextVar[Copy | None] = ContextVar("copy", default=None)
+
+
+@contextmanager
+def copied() -> Iterator[Copy]:
+    """Within the block, what :func:`display` draws is kept too."""
+    copy = Copy()
+    token = _copy.set(copy)
+    try:
+        yield copy
+    finally:
+        _copy.reset(token)
+
+
+def display(draw: Callable[[Console], None], least: int = 0) -> None:
+    """Draws on the screen, ``least`` characters wide, and for ``--output`` once more where no line ends."""
+    draw(Screen(least))
+    if (copy := _copy.get()) is not None:
+        draw(copy)
 
 
 def note(line: str) -> None:

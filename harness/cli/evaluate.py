@@ -7,7 +7,6 @@ Options, presets and configuration files become cells here. Names, types, defaul
 import difflib
 import shlex
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,9 +18,11 @@ import typer
 from harness.attacks import ATTACKS, SUITES, suites
 from harness.base.building import parse_assignments
 from harness.base.devices import choose_device
-from harness.base.errors import UsageError, in_one_line
+from harness.base.errors import UsageError
 from harness.cli.app import DONE, INVALID, app, resumable
-from harness.cli.console import Screen
+from harness.cli.config import read_options
+from harness.cli.console import display
+from harness.cli.grouping import Grouped
 from harness.cli.options import (
     AllMembersOption,
     AssignmentsOption,
@@ -42,6 +43,7 @@ from harness.cli.options import (
     options_of,
     require_one_way,
     split_lists,
+    with_output,
     without,
 )
 from harness.datasets import data_root as find_data_root
@@ -70,7 +72,7 @@ from harness.reports.cell_picture import save_cell_picture
 from harness.reports.success_curves import save_curves
 from harness.reports.table import print_results
 from harness.results import ResultDocument, RunFolder, claimed
-from harness.results.files import MOST_OF_A_DOCUMENT, Unreadable, read_bytes, sha256
+from harness.results.files import Unreadable, sha256
 from harness.training import kept_model, kept_server_state, kept_variates, trained_run, training_options
 
 # Options that are settings of a cell under the same name, and have one value.
@@ -131,15 +133,7 @@ def _with_prior(grids: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _read_config(path: Path, known: set[str]) -> dict[str, Any]:
-    try:
-        content = tomllib.loads(read_bytes(path, MOST_OF_A_DOCUMENT).decode())
-    except Unreadable as problem:
-        raise UsageError(f"{str(path)!r} {problem.reason}; check --config") from problem
-    except (ValueError, RecursionError) as error:  # no TOML, no text, a number of too many digits, or nested too deeply
-        raise UsageError(
-            f'{str(path)!r} is not TOML ({in_one_line(error)}); write for example attack = ["cpl"]'
-        ) from error
-    options = {name.replace("-", "_"): value for name, value in content.items()}
+    options = {name.replace("-", "_"): value for name, value in read_options(path).items()}
     unknown = sorted(set(options) - known)
     if unknown:
         raise UsageError(
@@ -248,7 +242,8 @@ def _file(name: str, path: str | Path | None) -> dict[str, str]:
 Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated; every combination is a cell.")]
 
 
-@app.command("evaluate")
+@app.command("evaluate", cls=Grouped)
+@with_output
 @options_of(CellSettings, sorted(OPTIONS, key=FILE_SETTINGS.__contains__), several=LISTED_SETTINGS, unset=True)
 def evaluate_command(
     context: typer.Context,
@@ -270,7 +265,7 @@ def evaluate_command(
     defense_arg: AssignmentsOption = None,
     attack_arg: AssignmentsOption = None,
     preset: Annotated[str | None, typer.Option(help="A named set of options; see harness list presets.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file of these options.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML or YAML file of these options.")] = None,
     device: DeviceOption = "auto",
     chunk: ChunkOption = 128,
     out: OutOption = Path("runs"),
@@ -360,4 +355,4 @@ def show(document: ResultDocument, as_json: bool, out: Path) -> None:
     if as_json:
         sys.stdout.write(document.model_dump_json(indent=1) + "\n")
     else:
-        print_results(document, Screen(), out)
+        display(lambda console: print_results(document, console, out))

@@ -14,7 +14,7 @@ from harness.base.building import one_line, parse_assignments
 from harness.base.devices import choose_device
 from harness.base.errors import UsageError
 from harness.cli.app import DONE, INVALID, app, resumable
-from harness.cli.console import Screen
+from harness.cli.console import display
 from harness.cli.options import (
     AssignmentsOption,
     ChunkOption,
@@ -29,6 +29,7 @@ from harness.cli.options import (
     options_of,
     require_one_way,
     split_lists,
+    with_output,
 )
 from harness.datasets import data_root as find_data_root
 from harness.datasets import dataset_name
@@ -47,6 +48,7 @@ Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeat
 
 
 @app.command("frontier")
+@with_output
 @options_of(FrontierSettings, list(FrontierSettings.model_fields))
 def frontier_command(
     dataset: Names = None,
@@ -94,7 +96,7 @@ def frontier_command(
     if as_json:
         sys.stdout.write(document.model_dump_json(indent=1) + "\n")
     else:
-        print_frontier(document, Screen(_WIDTH))
+        display(lambda console: print_frontier(document, console), _WIDTH)
         print(f"Files: {out} (frontier.json, frontier.png, results.json, trained)")
     return DONE if document.valid else INVALID
 

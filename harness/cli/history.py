@@ -2,18 +2,20 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from harness.base.errors import UsageError, safe
 from harness.cli.app import DONE, app
-from harness.cli.console import Screen
-from harness.cli.options import JsonOption
-from harness.gate.trend import trends
+from harness.cli.console import display
+from harness.cli.options import JsonOption, with_output
+from harness.gate.trend import Trend, trends
 from harness.reports.gate import print_history, save_history
 from harness.results import require_writable
 
@@ -21,6 +23,7 @@ _WIDTH = 140
 
 
 @app.command("history")
+@with_output
 def history_command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, oldest first.")],
     out: Annotated[Path | None, typer.Option(help="Draw to this .svg or .png file.")] = None,
@@ -38,8 +41,11 @@ def history_command(
         document = {"runs": names, "trends": [asdict(trend) for trend in found], "left_out": left_out}
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
         return DONE
-    console = Screen(_WIDTH)
+    display(lambda console: _print(console, names, found, left_out), _WIDTH)
+    return DONE
+
+
+def _print(console: Console, names: Sequence[str], found: Sequence[Trend], left_out: Sequence[str]) -> None:
     print_history(names, found, console)
     for reason in left_out:
         console.print(Text(f"left out: {safe(reason, 300)}"))
-    return DONE

@@ -18,7 +18,7 @@ from harness.base.devices import choose_device
 from harness.base.errors import UsageError
 from harness.base.progress import within
 from harness.cli.app import DONE, INVALID, app, resumable
-from harness.cli.console import Screen
+from harness.cli.console import display
 from harness.cli.options import (
     DataRootOption,
     DeviceOption,
@@ -30,6 +30,7 @@ from harness.cli.options import (
     at_least_one,
     chosen_jobs,
     split_lists,
+    with_output,
 )
 from harness.datasets import data_root as find_data_root
 from harness.datasets.public import AUTO, NONE, choose_public
@@ -70,6 +71,7 @@ _COLOURS = {"holds": "green", "violated": "red", "more than declared": "yellow",
 
 
 @app.command("judge")
+@with_output
 def judge_command(
     captures: Annotated[list[Path] | None, typer.Argument(help="Folders of captures, one per client.")] = None,
     truth: Annotated[Path | None, typer.Option(help="An .npz file of one capture's true images and labels.")] = None,
@@ -168,7 +170,7 @@ def judge_command(
     if as_json:
         sys.stdout.write(record + "\n")
     else:
-        _print(judgement, out)
+        display(lambda console: _print(judgement, out, console))
     return DONE if judgement.valid else INVALID
 
 
@@ -193,7 +195,7 @@ def _planned(readings: Sequence[Reading], planned: Callable[[], list[Line]], as_
         }  # fmt: skip
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
-        _print_plan(readings, lines, Screen())
+        display(lambda console: _print_plan(readings, lines, console))
     unread = sum(one.problem is not None for one in readings)
     if problem or unread:
         raise UsageError(problem or f"{unread} of {len(readings)} captures cannot be judged; mend or leave them out")
@@ -261,8 +263,7 @@ def _draw_guess(folder: RunFolder, kin: Kin | None, made: Guess) -> None:
     )  # fmt: skip
 
 
-def _print(judgement: Judgement, out: Path) -> None:
-    console = Screen()
+def _print(judgement: Judgement, out: Path, console: Console) -> None:
     if judgement.document is not None:
         print_results(judgement.document, console, out)
     for made in judgement.guesses:
@@ -283,11 +284,12 @@ def _print(judgement: Judgement, out: Path) -> None:
         console.print(Text(one.said))
     for beside in judgement.beside:
         if beside:
-            print(beside)
+            console.print(Text(str(beside)), soft_wrap=True)
     if judgement.of_all:
-        print(judgement.of_all)
+        console.print(Text(str(judgement.of_all)), soft_wrap=True)
     if judgement.document is not None and judgement.kin is None:
-        print("no verdict without look-alikes: add --prior NAME or --prior FILE.npz, data that no client holds")
+        lacking = "no verdict without look-alikes: add --prior NAME or --prior FILE.npz, data that no client holds"
+        console.print(lacking, soft_wrap=True)
     if judgement.guesses and judgement.doubt is not None:
         console.print(Text(f"do not use the estimates of this run: {judgement.doubt}"))
 
@@ -300,6 +302,12 @@ def print_checks(checks: list[Check], console: Console) -> None:
     for check in checks:
         table.add_row(check.name, Text(check.outcome, style=_COLOURS[check.outcome]), Text(check.detail))
     console.print(table)
+
+
+def _print_checked(checks: list[Check], lines: Sequence[str], console: Console) -> None:
+    print_checks(checks, console)
+    for line in lines:
+        console.print(Text(line))
 
 
 def judge_checks(captures: Sequence[Capture], title: str, as_json: bool) -> int:
@@ -331,7 +339,5 @@ def judge_checks(captures: Sequence[Capture], title: str, as_json: bool) -> int:
         }  # fmt: skip
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
-        print_checks(checks, Screen())
-        for line in claimed_and_proven(stated(groups[0])):
-            Screen().print(Text(line))
+        display(lambda console: _print_checked(checks, claimed_and_proven(stated(groups[0])), console))
     return INVALID if violated else DONE

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
+    from harness.cli.console import Printed
+
 Command = Callable[..., int]
 
 _MOST_JOBS = 1024
+_LONGEST_LINE = 300
 
 
 def at_least_one(chunk: int) -> int:
@@ -96,6 +99,72 @@ def options_of(
         return run
 
     return decorate
+
+
+_OutputOption = Annotated[
+    Path | None, typer.Option(help="Write the printed table to this file too: .json, .csv, .html or .tex.")
+]
+
+
+def with_output(command: Command) -> Command:
+    """Gives a command that prints tables by :func:`harness.cli.console.display` the option ``--output``."""
+    own = inspect.signature(command)
+    option = inspect.Parameter("output", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_OutputOption)
+    named = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own.parameters.values()]
+
+    @wraps(command)
+    def run(**given: Any) -> int:
+        output: Path | None = given.pop("output")
+        if output is None:
+            return command(**given)
+        from harness.cli.console import copied
+
+        _require_output(output, bool(given.get("as_json")))
+        with copied() as copy:
+            code = command(**given)
+        _write_output(output, command.__name__.removesuffix("_command"), copy.parts)
+        return code
+
+    last = [one for one in named if one.name == "as_json"]
+    run.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[*(one for one in named if one not in last), option, *last]
+    )
+    run.__annotations__ = {one.name: one.annotation for one in (*named, option)} | {"return": int}
+    return run
+
+
+def _require_output(output: Path, as_json: bool) -> None:
+    """Before anything is computed. Raises UsageError where no table will be printed, or nothing can be written."""
+    from harness.reports.html.printed import ENDINGS
+    from harness.results import require_writable
+
+    if as_json:
+        raise UsageError("--json prints no table for --output; leave one of them out")
+    if output.suffix.lower() not in ENDINGS:
+        raise UsageError(f"--output {str(output)!r} ends in none of {', '.join(ENDINGS)}; end it so")
+    require_writable(output, "--output")
+
+
+def _write_output(output: Path, command: str, copied: "Sequence[Printed]") -> None:
+    from harness.cli.console import note
+    from harness.reports.html.printed import printed
+    from harness.reports.html.table import Head, Table, Value
+    from harness.results import write_atomic
+
+    parts = [
+        part if isinstance(part, str) else Table(
+            "table", part[0], tuple(map(Head, part[1], part[2])),
+            tuple(tuple(Value("; ".join(entry.splitlines())) for entry in row) for row in part[3]),
+        )
+        for part in copied
+    ]  # fmt: skip
+    if not any(isinstance(part, Table) for part in parts):
+        note(f"no table was printed, so {output} is not written")
+        return
+    content, left_out = printed(f"harness {command}", parts, output.suffix.lower())
+    write_atomic(output, content, "--output")
+    if left_out:
+        note(f"tables with other columns that {output} has no room for: {left_out}; .json, .html and .tex hold all")
 
 
 def _option(name: str, field: "FieldInfo", several: bool, unset: bool) -> inspect.Parameter:
@@ -189,3 +258,11 @@ def numbers(values: Iterable[Any], option: str) -> list[int]:
         raise UsageError(
             f"--{option} takes whole numbers separated by commas, got {','.join(map(str, values))!r}"
         ) from error
+
+
+def one_line(words: str, option: str) -> str:
+    """What the operator states, as one line. Raises UsageError where it is too long for a page."""
+    line = " ".join(words.split())
+    if len(line) > _LONGEST_LINE:
+        raise UsageError(f"{option} has {len(line)} characters; write at most {_LONGEST_LINE}")
+    return line

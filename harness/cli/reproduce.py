@@ -14,7 +14,7 @@ from harness.base.devices import choose_device
 from harness.base.errors import UsageError
 from harness.base.progress import within
 from harness.cli.app import DONE, INVALID, app, resumable
-from harness.cli.console import Screen
+from harness.cli.console import display
 from harness.cli.options import (
     ChunkOption,
     DataRootOption,
@@ -29,6 +29,7 @@ from harness.cli.options import (
     chosen_jobs,
     numbers,
     require_one_way,
+    with_output,
 )
 from harness.datasets import data_root as find_data_root
 from harness.evaluation import Run, document_of
@@ -46,6 +47,7 @@ _PARTS_PER_JOB = 8
 
 
 @app.command("reproduce")
+@with_output
 def reproduce_command(
     table: Annotated[str, typer.Argument(help=f"A table of the papers: one of those listed here. {', '.join(TABLES)}")],
     quick: Annotated[bool, typer.Option("--quick", help="Smaller runs; the header says how small.")] = False,
@@ -90,7 +92,7 @@ def reproduce_command(
     if as_json:
         sys.stdout.write(json.dumps(comparison.document(), indent=1) + "\n")
     else:
-        comparison.print(Screen(_WIDTH))
+        display(comparison.print, _WIDTH)
         if document.valid_reason:
             print(f"the run is invalid: {document.valid_reason}")
     return DONE if document.valid else INVALID

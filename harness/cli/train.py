@@ -11,7 +11,7 @@ from harness.base.devices import choose_device
 from harness.base.errors import UsageError
 from harness.base.progress import progress
 from harness.cli.app import DONE, app, resumable
-from harness.cli.console import Screen, note
+from harness.cli.console import display, note
 from harness.cli.options import (
     AssignmentsOption,
     DataRootOption,
@@ -20,6 +20,7 @@ from harness.cli.options import (
     chosen_jobs,
     numbers,
     options_of,
+    with_output,
 )
 from harness.datasets import data_root as find_data_root
 from harness.datasets import dataset_name
@@ -34,6 +35,7 @@ _SETTINGS = [name for name in TrainSettings.model_fields if name not in ("defens
 
 
 @app.command("train")
+@with_output
 @options_of(TrainSettings, _SETTINGS)
 def train_command(
     defense_arg: AssignmentsOption = None,
@@ -93,7 +95,7 @@ def train_command(
     if as_json:
         sys.stdout.write(document.model_dump_json(indent=1) + "\n")
     else:
-        print_training(document, Screen(), out)
+        display(lambda console: print_training(document, console, out))
     return DONE
 
 

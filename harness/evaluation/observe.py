@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.attacks import ATTACKS
 from harness.base.devices import compute_on, fitting, is_small, peak_of, require_room
 from harness.base.errors import UsageError
 from harness.base.local_optimizer import PLAIN
@@ -22,7 +21,6 @@ from harness.base.words import Words, require_texts_for
 from harness.datasets import Dataset, Victims, divide, load_dataset, select_victims
 from harness.datasets.prior import Prior, fit_prior
 from harness.datasets.public import NONE
-from harness.defenses import DEFENSES
 from harness.evaluation.played_round import Key, known_correction, round_context, server_state
 from harness.evaluation.reading import Reading, known_batches, read_round
 from harness.evaluation.rounds_seen import combined, moved
@@ -32,7 +30,7 @@ from harness.federation.knowledge import carrying, coding_at, cut_at, noise_at
 from harness.models import RowModel, words_of
 from harness.models.batch_norm import UNCOVERED, refusal
 from harness.observation import Observation, Simulated, Simulation
-from harness.own_sources import own_sources
+from harness.own_sources import is_of_others, own_sources
 from harness.results import Detectable
 from harness.scoring.images import groups_of
 from harness.tampering import Tamper
@@ -182,8 +180,7 @@ class Stage:
 
     def own_sources(self, settings: CellSettings) -> dict[str, str]:
         """Digests of the user's own files that a cell takes its numbers from."""
-        chosen = (DEFENSES, settings.defense), (ATTACKS, settings.attack)
-        return own_sources(settings.model, settings.dataset, *chosen, prior=settings.prior)
+        return own_sources(settings.model, settings.dataset, settings.defense, settings.attack, settings.prior)
 
     def room(self, settings: CellSettings) -> Room:
         """The private side of a cell's dataset, and what the other says of it.
@@ -480,7 +477,7 @@ def require_rows_apart(read: Callable[[slice], Tensor], victims: int, settings: 
     Raises:
         UsageError: it is not the same, and so a result would depend on who is attacked together.
     """
-    if victims < 2 or settings.together > 1 or not DEFENSES.outside(settings.defense):
+    if victims < 2 or settings.together > 1 or not is_of_others(settings.defense):
         return
     beside, alone, again = read(slice(0, 2))[1], read(slice(1, 2))[0], read(slice(1, 2))[0]
     if (alone - again).norm() > _MIXED * alone.norm():

@@ -24,7 +24,7 @@ from harness.results.schema import (
     SummaryRow,
     VictimRecord,
 )
-from harness.results.store import RunFolder, cell_key, read_results
+from harness.results.store import NoFolder, RunFolder, cell_key, read_results
 
 __all__ = [
     "AttackStanding",
@@ -36,6 +36,7 @@ __all__ = [
     "Identified",
     "LabelInference",
     "Lineup",
+    "NoFolder",
     "Outcomes",
     "Place",
     "PublicData",

@@ -210,6 +210,43 @@ class RunFolder:
         return self.path / "reconstructions" / f"{_checked(name)}.npz"
 
 
+class NoFolder(RunFolder):
+    """The folder of a run that leaves no file: cells, arrays and results stay in memory."""
+
+    def __init__(self) -> None:
+        super().__init__("in memory")
+        self._cells: dict[str, StoredCell] = {}
+        self._arrays: dict[str, dict[str, np.ndarray]] = {}
+
+    def anew(self) -> "NoFolder":
+        return NoFolder()
+
+    def write_cell(
+        self, key: str, settings: Mapping[str, Any], cell: CellResult, victims: Iterable[VictimRecord]
+    ) -> None:
+        self._cells[key] = StoredCell(
+            schema_version=SCHEMA_VERSION, settings=_plain(settings), cell=cell, victims=list(victims)
+        )
+
+    def read_cell(self, key: str, settings: Mapping[str, Any]) -> StoredCell | None:
+        return self._cells.get(key)
+
+    def has_cell(self, key: str) -> bool:
+        return key in self._cells
+
+    def find_cell(self, key: str) -> StoredCell | None:
+        return self._cells.get(key)
+
+    def write_results(self, document: ResultDocument, victims: Iterable[VictimRecord]) -> None:
+        """Nothing: whoever evaluates has them."""
+
+    def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        self._arrays[name] = dict(arrays)
+
+    def read_arrays(self, name: str) -> dict[str, np.ndarray] | None:
+        return self._arrays.get(name)
+
+
 @contextmanager
 def _told_of(folder: Path) -> Iterator[None]:
     try:

@@ -365,7 +365,7 @@ def kept_variates(folder: Path, round_index: int) -> Path | None:
 
 def _refuse_changed(document: TrainDocument, folder: Path) -> None:
     settings = document.settings
-    now = own_sources(settings["model"] or "", settings["dataset"], (DEFENSES, settings["defense"]))
+    now = own_sources(settings["model"] or "", settings["dataset"], settings["defense"])
     for name, digest in now.items():
         if document.sources.get(name) != digest:
             raise UsageError(

@@ -12,7 +12,6 @@ from harness.base.version import __version__
 from harness.base.words import require_texts_for
 from harness.datasets import Dataset, load_dataset
 from harness.datasets.partition import NATURAL, natural_clients, split_clients
-from harness.defenses import DEFENSES
 from harness.federation.client_round import send, train_locally
 from harness.federation.context import RoundContext
 from harness.federation.examples import Batches, ExampleGradients, LocalStep, NetworkBatch, NetworkGradients
@@ -228,7 +227,7 @@ class Clients:
     def __init__(self, settings: TrainSettings, data_root: Path) -> None:
         self.settings, self.defense = settings, settings.build_defense()
         device = compute_on(settings.device)
-        self.sources = own_sources(settings.model or "", settings.dataset, (DEFENSES, settings.defense))
+        self.sources = own_sources(settings.model or "", settings.dataset, settings.defense)
         self.sources["harness"] = __version__
         train = load_dataset(settings.dataset, data_root, "train", words_of(settings.model))
         self.model_name = settings.model or train.trained_network

@@ -5,7 +5,7 @@ behind it, which the page notes beside it. What the operator states is marked, a
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -109,8 +109,11 @@ def fault_of(runs: Sequence[RunData]) -> str | None:
     return next((f"run {run.name}: {run.fault}" for run in runs if not run.valid), None)
 
 
-def require_alike(runs: Sequence[RunData]) -> None:
-    """Raise UsageError where runs are of several systems, suites or versions."""
+def require_alike(
+    runs: Sequence[RunData], by: Collection[str] = ("versions of the harness", "suites", "systems"),
+    how: str = "name runs of one, or add --mixed",
+) -> None:  # fmt: skip
+    """Raise UsageError, which says ``how`` to go on, where runs differ in one of the things named in ``by``."""
     rows = [(run, row) for run in runs for row in run.summary]
     kinds = {
         "versions of the harness": {str(_versions(run).get("harness")) for run in runs},
@@ -118,10 +121,10 @@ def require_alike(runs: Sequence[RunData]) -> None:
         "systems": {" ".join(filter(None, (row.dataset, row.model, *wording.label(row.defense, row.defense_args))))
                     for _, row in rows},
     }  # fmt: skip
-    for what, found in kinds.items():
-        if len(found) > 1:
-            names = text.safe(", ".join(sorted(found)), 200)
-            raise UsageError(f"the runs are of several {what} ({names}); name runs of one, or add --mixed")
+    for what in by:
+        if len(kinds[what]) > 1:
+            names = text.safe(", ".join(sorted(kinds[what])), 200)
+            raise UsageError(f"the runs are of several {what} ({names}); {how}")
 
 
 def require_own_claims(runs: Sequence[RunData], claims: Claims) -> None:

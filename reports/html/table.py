@@ -165,11 +165,16 @@ def _latex(table: Table) -> str:
     )
 
 
+def latex_words(entry: str) -> str:
+    """Words of a result in LaTeX, where nothing in them is a command."""
+    return _escaped(text.safe(entry, 600), _LATEX)
+
+
 def comma_separated(table: Table) -> str:
     """One table; its file is named by the table."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow([_harmless(column.title) for column in table.columns])
+    writer.writerow([harmless(column.title) for column in table.columns])
     writer.writerows([_entry(*pair) for pair in zip(table.columns, row, strict=True)] for row in table.rows)
     return buffer.getvalue()
 
@@ -178,7 +183,7 @@ def _entry(head: Head, value: Value) -> str:
     """A number itself, which words such as "12.5% [5.6-23.2]" would have to be taken apart for."""
     if head.number and isinstance(value.order, int | float) and _ONE_NUMBER.match(value.shown):
         return f"{value.order:.10g}"
-    return _harmless(value.shown)
+    return harmless(value.shown)
 
 
 def as_json(tables: Sequence[Table]) -> str:
@@ -201,6 +206,7 @@ def _escaped(entry: str, marks: dict[str, str]) -> str:
     return "".join(marks.get(mark, mark) for mark in entry)
 
 
-def _harmless(entry: str) -> str:
+def harmless(entry: str) -> str:
+    """The same with a quote before what a spreadsheet would take for a formula."""
     number = entry.removeprefix("-").replace(".", "", 1).removesuffix("%")
     return f"'{entry}" if entry.startswith(_FORMULA) and not number.isdigit() else entry

@@ -1,6 +1,7 @@
 """``harness evaluate`` from the command line to its files."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ from typing import Any
 import pytest
 
 import harness.cli.evaluate as command
-from harness.results import CellResult, ResultDocument
+from harness.cli.grouping import GROUPS
+from harness.results import CellResult, ResultDocument, cell_key
 
 Harness = Callable[..., Any]
 TINY = ("--dataset", "digits", "--victims", "3", "--surface", "2", "--attack-arg", "max_iterations=5")
@@ -163,6 +165,37 @@ def test_a_config_file_and_what_is_given_beside_it(harness: Harness, asked: Aske
     assert {(cell.rounds, cell.distinct_labels, cell.defense_args["sigma"]) for cell in asked} == {(7, True, "1")}
 
 
+def test_yaml_gives_the_same_cells_as_toml(harness: Harness, asked: Asked, tmp_path: Path) -> None:
+    toml = 'defense = "fed_cdp"\nattack = ["cpl", "dlg"]\nsurface = [2]\nlearning-rate = 1e-5\nbatch-size = 2\n'
+    yaml = "defense: fed_cdp\nattack: [cpl, dlg]\nsurface:\n- 2\nlearning-rate: 1e-5\nbatch-size: 2\n"
+    (tmp_path / "options.toml").write_text(toml + "distinct-labels = true\n")
+    (tmp_path / "options.yaml").write_text("%YAML 1.2\n---\n" + yaml + "distinct-labels: true\n")
+    assert harness("evaluate", "--config", "options.toml").code == 0
+    expected = [cell_key(cell.model_dump()) for cell in asked]
+    asked.clear()
+    assert harness("evaluate", "--config", "options.yaml").code == 0
+    assert [cell_key(cell.model_dump()) for cell in asked] == expected and {cell.learning_rate for cell in asked} == {
+        1e-5
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("attack: cpl\nattack: dlg", "line 2: found duplicate key"), ("attack: &a cpl", "anchor"),
+        ("attack: *a", "is not YAML"), ("attack: !!str cpl", "tag"), ("attack: !!python/name:os.system", "tag"),
+        ("%YAML 1.1\n---\nattack: cpl", "version"), ("- attack", "no list of names"), ("1: cpl", "no list of names"),
+        ("attack: cpl\n---\nattack: dlg", "is not YAML"), ("attack: " + "[" * 50_000, "is not YAML"),
+        ("victims: " + "9" * 6_000, "is not YAML"), ("attack: [cpl", "is not YAML"), ("atack: cpl", "'atack'"),
+        ("shared-weights: no", "shared"), ("attack: no", "'no'"), ("<<: {attack: cpl}", "is not YAML"),
+    ],
+)  # fmt: skip
+def test_yaml_that_is_refused(harness: Harness, asked: Asked, tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "options.yml").write_text(text if "defense" in text else text + "\n")
+    code, out, err = harness("evaluate", "--defense", "none", "--config", "options.yml")
+    assert (code, out, asked) == (2, "", []) and said in err and len(err.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("line", "prior"),
     [
@@ -220,3 +253,12 @@ def test_stopping_it_by_hand_says_how_to_go_on(harness: Harness, monkeypatch: py
     finished = harness("evaluate", "--defense", "none")
     assert (finished.code, finished.out) == (130, "")
     assert finished.err == "harness: stopped; add --resume to the same command to go on\n"
+
+
+def test_help_begins_with_ten_options_and_every_option_has_a_group(harness: Harness) -> None:
+    shown = harness("evaluate", "--help").out
+    sections = dict(re.findall(r"^([A-Z][^\n]*):\n((?:  .*\n)+)", shown, re.MULTILINE))
+    options = {title: re.findall(r"^  (--[\w-]+|-h)", lines, re.MULTILINE) for title, lines in sections.items()}
+    assert list(options) == [*GROUPS, "Help"]
+    assert len(options["The first ten"]) == 10 and options["Help"] == ["-h"]
+    assert max(map(len, shown.splitlines())) <= 80

@@ -142,7 +142,7 @@ def test_what_a_plugin_is_made_of_is_part_of_a_result(install: Install, kind: st
         KINDS[f"{kind}s"]._plugins_loaded = False
         if kind == "model":
             return own_sources("outside", "digits")
-        return own_sources("lenet", "digits", (DEFENSES, "pruning+mine"))
+        return own_sources("lenet", "digits", "pruning+mine")
 
     before = source("")
     assert set(before) == {f"{kind}_source"} and source("") == before and source("# edited") != before

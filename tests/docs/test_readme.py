@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from harness.attacks import ATTACKS
 from harness.datasets import DATASETS
@@ -68,11 +70,14 @@ def test_every_tap_is_explained(tap: str) -> None:
     assert f"`{tap}`" in CONCEPTS
 
 
-def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_the_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(r"^```python\n(.*?)^```$", API, re.DOTALL | re.MULTILINE)
-    (tmp_path / "example.py").write_text(code)
-    runpy.run_path(str(tmp_path / "example.py"))
+    images, labels = torch.rand(20, 1, 8, 8), torch.arange(20) % 10
+    given = {"net": nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), "images": images, "labels": labels}
+    for number, code in enumerate(re.findall(r"^```python\n(.*?)^```$", API, re.DOTALL | re.MULTILINE)):
+        (tmp_path / "example.py").write_text(code)
+        made = runpy.run_path(str(tmp_path / "example.py"), given)
+        assert "run" in made, number
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0].startswith("cell fed_cdp T2.step ")
-    assert any(line.startswith("control none T2.step leaks ") for line in printed)
+    assert printed[0].startswith("verdict") and any("fed_cdp" in line for line in printed)
+    assert (tmp_path / "report.html").exists() and len(made["table"]) == 1

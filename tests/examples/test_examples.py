@@ -69,6 +69,26 @@ def test_the_notebook_is_kept_with_small_outputs() -> None:
     assert "resilient" in said(json.loads(NOTEBOOK.read_text(encoding="utf-8")))
 
 
+@pytest.mark.parametrize("name", ["own_network", "results"])
+def test_a_small_notebook_runs_and_says_what_it_said(name: str, tmp_path: Path) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    notebook = nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)
+    kept = verdicts_of(notebook)
+    assert set(kept) == {"leaks", "undecided" if name == "own_network" else "inconclusive"}
+    if name == "own_network":
+        assert len([line for line in notebook.cells[1].source.splitlines() if line.strip()]) <= 10
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert verdicts_of(notebook) == kept
+    assert {one.name for one in tmp_path.iterdir()} == (set() if name == "own_network" else {"runs", "report.html"})
+
+
+def verdicts_of(notebook: dict) -> list[str]:
+    """The verdicts that its outputs show, in their order."""
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
+    shown = " ".join(json.dumps(output) for output in outputs if output.get("name") != "stderr")
+    return re.findall(r"\b(leaks|inconclusive|undecided|resilient)\b", shown)
+
+
 @pytest.mark.slow
 def test_the_notebook_runs_and_says_what_it_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")

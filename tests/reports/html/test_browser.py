@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from harness.reports.html import make_page, read_runs
+from harness.reports.html.printed import printed
 from harness.reports.html.site import make_site
+from harness.reports.html.table import Head, Table, Value
+from harness.reports.html.view import make_view
 from harness.results.card import Card
 
 pytestmark = pytest.mark.browser
@@ -242,3 +245,21 @@ def test_the_board_sorts_and_filters_and_needs_no_script(visit: Callable, board:
     assert plain.locator("#board tbody tr").count() == 9 and plain.locator("#board tbody tr").last.is_visible()
     plain.locator("#board tbody a").first.click()
     assert plain.locator("#again pre").is_visible() and plain.locator("a[href^='../cards/']").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_axe_finds_nothing_on_other_pages(
+    visit: Callable, grid: list[Path], tmp_path: Path, scheme: str, width: int
+) -> None:
+    """The page of all runs, and that of a printed table."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    table = Table("t", "", (Head("who"), Head("how much", number=True)), ((Value("a"), Value("1", 1.0)),))
+    pages = {
+        "view.html": make_view(read_runs(grid[:1]))["index.html"],
+        "printed.html": printed("harness account", ["a line", table, table], ".html")[0],
+    }
+    for name, content in pages.items():
+        (tmp_path / name).write_bytes(content)
+        page = visit(width, address=(tmp_path / name).as_uri(), color_scheme=scheme)
+        assert axe.Axe().run(page).response["violations"] == [], name
