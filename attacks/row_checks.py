@@ -50,14 +50,21 @@ class Network:
         activations = [layer for layer in leaves(model) if isinstance(layer, _ACTIVATIONS)]
         return cls(tuple((named[weight], named[bias]) for weight, bias in names), tuple(activations))
 
-    def factors(self, rows: Tensor, labels: Tensor) -> Factors:
-        """Return the factors of the gradients of examples (..., D) with labels (...), one gradient each."""
+    def factors(self, rows: Tensor, labels: Tensor, bends: Sequence[Tensor] | None = None) -> Factors:
+        """Return the factors of the gradients of examples (..., D) with labels (...), one gradient each.
+
+        ``bends``: of each hidden layer (..., units), how far its rectified units are on the other side of their kink;
+        0 is where they are, 1 the other side.
+        """
         values, inputs, slopes = rows, [], []
         for number, (weight, bias) in enumerate(self.layers):
             inputs.append(with_one(values))
-            values = values @ weight.mT + bias
+            values = before = values @ weight.mT + bias
             if number < len(self.activations):
                 values, slope = _activated(self.activations[number], values)
+                if bends is not None:
+                    other = bends[number] * (1 - 2 * slope)
+                    values, slope = values + other * before, slope + other
                 slopes.append(slope)
         errors = [values.softmax(-1) - nn.functional.one_hot(labels, values.shape[-1]).to(values)]
         for (weight, _), slope in zip(self.layers[:0:-1], slopes[::-1], strict=True):

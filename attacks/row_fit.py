@@ -2,103 +2,143 @@
 
 Rows whose categories are known are taken out of the gradient; the rest is of rank k where k examples are left. So the
 continuous columns are fitted until nothing is left beside the k largest directions, whatever the other examples are.
+The loss is smooth but for the kinks of rectified units. While the columns are not exact, units near their kink may be
+on the wrong side; each of these is an unknown of its own, so that it misleads the columns no more.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from harness.attacks.row_checks import Factors, Network, gradients_of
 
-_STEPS, _ENOUGH = 25, 1e-9
-_MOST = 2_000
-"""Unknowns of one fit, whose normal equations are solved at once."""
+_BENT = (0.3, 0.2, 0.1, 0.1, 0.05, 0.05, 0.02, 0.02, 0.01, 0.0, 0.0, 0.0)
+"""Of the usual size of what a layer gives, below which a unit is near its kink, step by step."""
+_MOST, _MOST_BENT = 2_000, 1_500
+"""Unknowns of one fit, whose normal equations are solved at once: columns, and units near their kink."""
+_SOLVED = 1e-13
+"""Share of the gradient's squares that rounding leaves."""
 
 
-def fitted(
-    network: Network, gradients: Sequence[Tensor], rows: Tensor, labels: Tensor, numbers: int, left: int
-) -> Tensor:
-    """Return rows (m, D) with other numbers in their first columns, by the method of Levenberg and Marquardt.
+@dataclass(frozen=True)
+class Batch:
+    """The gradients of a network's layers, sums over a batch."""
+
+    network: Network
+    gradients: tuple[Tensor, ...]
+
+    def without(self, rows: Tensor, labels: Tensor) -> list[Tensor]:
+        """Return the gradients without examples (m, D)."""
+        made = gradients_of(self.network.factors(rows, labels))
+        return [gradient - own for gradient, own in zip(self.gradients, made, strict=True)]
+
+    def sizes(self) -> list[float]:
+        """Return the sums of squares of the gradients."""
+        return [max(float(gradient.square().sum()), 1e-300) for gradient in self.gradients]
+
+    def unexplained(self, rows: Tensor, labels: Tensor, left: int) -> float:
+        """Return what of the gradient is neither of examples (m, D) nor of a rank of ``left``, as a share."""
+        rest = self.without(rows, labels)
+        sizes = (torch.linalg.svdvals(part)[left:].square().sum() for part in rest)
+        return sum(float(beyond) / size for beyond, size in zip(sizes, self.sizes(), strict=True))
+
+
+def fitted(batch: Batch, rows: Tensor, labels: Tensor, numbers: int, left: int) -> Tensor:
+    """Return rows (m, D) with other numbers in their first columns, of the least that is unexplained.
 
     Args:
-        network: with the weights that were sent.
-        gradients: of its layers, sums over the whole batch.
+        batch: the network and its gradients.
         rows: (m, D). labels: (m,).
         numbers: how many continuous columns come first.
         left: examples of the batch beside these.
     """
     if not len(rows) or not numbers or len(rows) * numbers > _MOST:
         return rows
-    sizes = [float(gradient.square().sum()) for gradient in gradients]
-    rest, best = _rest(network, gradients, sizes, rows, labels, left)
-    damping = 1e-3
-    for _ in range(_STEPS):
-        square, right = _normal_equations(network, sizes, rest, rows, labels, numbers)
-        weight = damping * square.diagonal() + 1e-12 * square.diagonal().max()
-        step = torch.linalg.solve_ex(square + torch.diag(weight), right[:, None]).result[:, 0].nan_to_num(0.0)
-        moved = rows.clone()
-        moved[:, :numbers] = (rows[:, :numbers] + step.reshape(len(rows), numbers)).clamp(0.0, 1.0)
-        there, loss = _rest(network, gradients, sizes, moved, labels, left)
-        if loss < best:
-            done = best - loss < 1e-3 * best and damping <= 1e-3
-            rows, rest, best, damping = moved, there, loss, damping / 10
-            if done or best < _ENOUGH * _ENOUGH:
-                break
-        else:
-            damping *= 10
-            if damping > 1e4:
-                break
-    return rows
+    best, least, damping = rows, batch.unexplained(rows, labels, left), 1e-4
+    for bent in _BENT:
+        if least < _SOLVED:
+            break
+        moved = _step(batch, rows, labels, numbers, left, bent, damping)
+        loss = batch.unexplained(moved, labels, left)
+        if loss < least:
+            best, least = moved, loss
+        rows = moved if bent else best
+        if not bent:
+            damping = damping / 10 if moved is best else damping * 100
+    return best
 
 
-Left = list[tuple[Tensor, Tensor, Tensor]]
-
-
-def _rest(
-    network: Network, gradients: Sequence[Tensor], sizes: Sequence[float], rows: Tensor, labels: Tensor, left: int
-) -> tuple[Left, float]:
-    """Of each layer what is left beside the largest directions, and projections (o, o) and (i, i) beside them; and the
-    whole as a share of the gradient."""
-    made, found, total = gradients_of(network.factors(rows, labels)), [], 0.0
-    for gradient, own, size in zip(gradients, made, sizes, strict=True):
-        columns, values, others = torch.linalg.svd(gradient - own, full_matrices=False)
-        columns, others = columns[:, :left], others[:left].mT
-        beside = [torch.eye(len(basis)).to(basis) - basis @ basis.mT for basis in (columns, others)]
-        found.append((beside[0] @ (gradient - own) @ beside[1], *beside))
-        total += float(values[left:].square().sum()) / max(size, 1e-300)
-    return found, total
-
-
-def _normal_equations(
-    network: Network, sizes: Sequence[float], rest: Left, rows: Tensor, labels: Tensor, numbers: int
-) -> tuple[Tensor, Tensor]:
-    """The square matrix (m * C, m * C) and the right side (m * C,) of the step."""
-    factors, slopes = network.factors(rows, labels), _slopes(network, rows, labels, numbers)
-    total = rows.shape[0] * numbers
-    square, right = rows.new_zeros(total, total), rows.new_zeros(total)
-    for size, (remaining, columns, others), (errors, inputs), (turned, moved) in zip(
-        sizes, rest, factors, slopes, strict=True
+def _step(
+    batch: Batch, rows: Tensor, labels: Tensor, numbers: int, left: int, bent: float, damping: float
+) -> Tensor:
+    """Rows after one step of the method of Gauss and Newton, damped as Levenberg and Marquardt do."""
+    owners, terms = _slopes(batch.network, rows, labels, numbers, bent)
+    known = batch.network.factors(rows, labels)
+    square, right = rows.new_zeros(len(owners), len(owners)), rows.new_zeros(len(owners))
+    for gradient, size, factors, moved in zip(
+        batch.without(rows, labels), batch.sizes(), known, terms, strict=True
     ):
-        outer = [(turned, inputs[:, None].expand(-1, numbers, -1)), (errors[:, None].expand(-1, numbers, -1), moved)]
-        flat = [((one @ columns).flatten(0, 1), (other @ others).flatten(0, 1)) for one, other in outer]
+        columns, _, others = torch.linalg.svd(gradient, full_matrices=False)
+        columns, others = columns[:, :left], others[:left].mT
+        rest = _beside(_beside(gradient.mT, columns).mT, others)
+        sides = ((moved[0], factors[1][owners]), (factors[0][owners], moved[1]))
+        flat = [(_beside(one, columns), _beside(other, others)) for one, other in sides]
         for one, other in flat:
-            right += ((one @ remaining) * other).sum(1) / max(size, 1e-300)
+            right += ((one @ rest) * other).sum(1) / size
             for another, beside in flat:
-                square += (one @ another.mT) * (other @ beside.mT) / max(size, 1e-300)
-    return square, right
+                square += (one @ another.mT) * (other @ beside.mT) / size
+    count = len(rows) * numbers
+    diagonal = square.diagonal()
+    weight = damping * diagonal + 1e-12 * diagonal.max()
+    step = torch.linalg.solve_ex(square + torch.diag(weight), right[:, None]).result[:count, 0].nan_to_num(0.0)
+    moved_rows = rows.clone()
+    moved_rows[:, :numbers] = (rows[:, :numbers] + step.reshape(len(rows), numbers)).clamp(0.0, 1.0)
+    return moved_rows
 
 
-def _slopes(network: Network, rows: Tensor, labels: Tensor, numbers: int) -> Factors:
-    """Derivatives (m, C, ...) of both factors of each layer by the first columns of their row."""
+def _beside(values: Tensor, basis: Tensor) -> Tensor:
+    """Values (k, d) without their parts along orthonormal columns (d, r)."""
+    return values - (values @ basis) @ basis.mT
 
-    def flat(values: Tensor) -> tuple[Tensor, ...]:
-        return tuple(part for both in network.factors(values, labels) for part in both)
 
-    found = []
-    for column in range(numbers):
-        along = torch.zeros_like(rows)
-        along[:, column] = 1.0
-        found.append(torch.func.jvp(flat, (rows,), (along,))[1])
-    stacked = [torch.stack(parts, 1) for parts in zip(*found, strict=True)]
-    return list(zip(stacked[::2], stacked[1::2], strict=True))
+def _slopes(network: Network, rows: Tensor, labels: Tensor, numbers: int, bent: float) -> tuple[Tensor, Factors]:
+    """Of each unknown the row (U,) that it belongs to, and the derivatives (U, ...) of that row's factors.
+
+    The first m * C unknowns are the continuous columns, those behind them units near their kink.
+    """
+    count = len(rows)
+    owners = torch.arange(count, device=rows.device).repeat_interleave(numbers)
+    columns = torch.arange(numbers, device=rows.device).repeat(count)
+    near = _near_kinks(network, rows, bent)
+    owners = torch.cat([owners, *(place[:, 0] for place in near)])
+    along = torch.zeros(len(owners), rows.shape[1]).to(rows)
+    along[torch.arange(len(columns)), columns] = 1.0
+    still = [rows.new_zeros(len(owners), len(weight)) for weight, _ in network.layers[:-1]]
+    turned, first = [part.clone() for part in still], len(columns)
+    for part, place in zip(turned, near, strict=True):
+        part[torch.arange(first, first + len(place)), place[:, 1]] = 1.0
+        first += len(place)
+
+    def flat(values: Tensor, *bends: Tensor) -> tuple[Tensor, ...]:
+        return tuple(part for both in network.factors(values, labels[owners], bends) for part in both)
+
+    made = torch.func.jvp(flat, (rows[owners], *still), (along, *turned))[1]
+    return owners, list(zip(made[::2], made[1::2], strict=True))
+
+
+def _near_kinks(network: Network, rows: Tensor, bent: float) -> list[Tensor]:
+    """Of each hidden layer the units (k, 2), by row and number, that may be on the wrong side of their kink."""
+    found, values = [], rows
+    for (weight, bias), activation in zip(network.layers[:-1], network.activations, strict=True):
+        before = values @ weight.mT + bias
+        values = activation(before)
+        distance = before.abs() / before.std().clamp_min(1e-30)
+        if not bent or not isinstance(activation, nn.ReLU):
+            found.append(torch.zeros(0, 2, dtype=torch.long, device=rows.device))
+            continue
+        most = _MOST_BENT // max(1, len(network.activations))
+        reach = distance.flatten().sort().values[min(most, distance.numel()) - 1]
+        found.append((distance < min(bent, float(reach))).nonzero())
+    return found
