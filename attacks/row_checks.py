@@ -8,7 +8,7 @@ columns. These are hundreds of equations for one guess, and none of them needs t
 the method is known as MUSIC (Schmidt, "Multiple Emitter Location and Signal Parameter Estimation", 1986).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -129,15 +129,11 @@ class Spans:
         return self.rows.shape[1]
 
     @classmethod
-    def of(cls, gradient: Tensor, examples: int, noisy: bool) -> "Spans":
-        """From a gradient (outputs, inputs + 1) of so many examples; the noise it carries shows beyond their rank."""
+    def of(cls, gradient: Tensor, examples: int, noise: float) -> "Spans":
+        """From a gradient (outputs, inputs + 1) of so many examples, in which singular values up to ``noise`` say
+        nothing."""
         left, sizes, right = torch.linalg.svd(gradient, full_matrices=False)
-        least = _ROUNDING * float(sizes[0])
-        outputs, inputs = gradient.shape
-        beyond = (outputs - examples) * (inputs - examples)
-        if noisy and beyond > 0 and examples < len(sizes):
-            noise = float((sizes[examples:].square().sum() / beyond).sqrt())
-            least = max(least, _EDGE * noise * (outputs**0.5 + inputs**0.5))
+        least = max(_ROUNDING * float(sizes[0]), noise)
         rank = max(1, min(examples, int((sizes > least).sum())))
         columns, rows = left[:, :rank], right[:rank].mT
         alive = int((gradient.abs().amax(1) > least / 10).sum())
@@ -158,6 +154,17 @@ def _outside(values: Tensor, basis: Tensor) -> Tensor:
     return 1 - (values @ basis).square().sum(-1) / length
 
 
+def noise_of(gradient: Tensor, examples: int) -> float:
+    """Return the largest singular value of the noise on a gradient (outputs, inputs + 1), as far as it shows beyond the
+    rank of so many examples; 0 where they leave no room for it."""
+    outputs, inputs = gradient.shape
+    beyond = max(outputs - examples, 0) * max(inputs - examples, 0)
+    if not beyond:
+        return 0.0
+    sizes = torch.linalg.svdvals(gradient)[examples:]
+    return _EDGE * float((sizes.square().sum() / beyond).sqrt()) * (outputs**0.5 + inputs**0.5)
+
+
 class Checks:
     """What a gradient, of which some rows may have been taken out, says of one guess at a time.
 
@@ -166,20 +173,27 @@ class Checks:
         gradients: of its linear layers (outputs, inputs + 1), sums over the examples that are left.
         examples: how many are left.
         columns: what the features mean.
-        noisy: the gradients carry more than rounding.
+        noise: of each layer, the singular values up to which its gradient says nothing.
     """
 
     def __init__(
-        self, network: Network, gradients: Sequence[Tensor], examples: int, columns: Columns, noisy: bool
+        self, network: Network, gradients: Sequence[Tensor], examples: int, columns: Columns, noise: Sequence[float]
     ) -> None:
         self.network, self.columns, self.examples = network, columns, examples
-        self.spans = [Spans.of(gradient, examples, noisy) for gradient in gradients[:-1]]
+        self.spans = [
+            Spans.of(gradient, examples, level) for gradient, level in zip(gradients[:-1], noise, strict=False)
+        ]
         most = max(spans.rank for spans in self.spans)
         # Of fewer dimensions than examples, derivatives of no example need lie in the columns.
         self.weights = [1.0 if spans.rank in (most, examples) else _PART for spans in self.spans]
         widest = max(self.spans, key=lambda spans: spans.rank)
         self.settled = widest.rank >= _MOSTLY * examples or widest.rank <= _MOSTLY * widest.alive
         self.first = gradients[0]
+
+    @property
+    def classes(self) -> int:
+        """Return how many labels there are."""
+        return len(self.network.layers[-1][1])
 
     @property
     def present(self) -> Tensor:
@@ -229,17 +243,20 @@ class Checks:
         solved = torch.linalg.solve_ex(square, right[..., None]).result[..., 0].nan_to_num(0.0)
         return torch.cat([solved.clamp(0.0, 1.0), rows[:, count:]], 1)
 
-    def neighbours(self, rows: Tensor) -> Tensor:
-        """Return guesses (m, k, D) that differ from guesses (m, D) in at most one categorical column."""
-        present, made = self.present, [rows[:, None]]
+    def alternatives(self, rows: Tensor) -> Iterator[Tensor]:
+        """Yield, column by column, guesses (m, k, D) that differ from guesses (m, D) in a categorical column alone."""
+        present = self.present
         for group, place in zip(self.columns.groups, self.columns.slices, strict=True):
             blank = rows.clone()
             blank[:, place] = 0
             chosen = present[place].nonzero()[:, 0] + place.start
             there = blank[:, None].repeat(1, len(chosen), 1)
             there[:, torch.arange(len(chosen)), chosen] = 1.0
-            made += [there, blank[:, None]] if group.optional else [there]
-        return torch.cat(made, 1)
+            yield torch.cat([there, blank[:, None]], 1) if group.optional else there
+
+    def neighbours(self, rows: Tensor) -> Tensor:
+        """Return guesses (m, k, D) that differ from guesses (m, D) in at most one categorical column."""
+        return torch.cat([rows[:, None], *self.alternatives(rows)], 1)
 
 
 def descended(checks: Checks, rows: Tensor, labels: Tensor, usual: Tensor, sweeps: int = 12) -> tuple[Tensor, Tensor]:

@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 from harness.attacks.row_checks import Factors, Network, gradients_of
 
-_BENT = (0.3, 0.2, 0.1, 0.1, 0.05, 0.05, 0.02, 0.02, 0.01, 0.0, 0.0, 0.0)
-"""Of the usual size of what a layer gives, below which a unit is near its kink, step by step."""
-_MOST, _MOST_BENT = 2_000, 1_500
+_BENT = (0.3,) * 7 + (0.1,) * 2 + (0.0,) * 2
+"""Of the usual size of what a layer gives, below which a unit may be on the wrong side of its kink, step by step."""
+_SMOOTH, _NEARLY = (0.0,) * 8, 1e-9
+"""Steps without such units, and the share of the gradient's squares that is unexplained where they do."""
+_MOST, _MOST_BENT = 2_500, 1_500
 """Unknowns of one fit, whose normal equations are solved at once: columns, and units near their kink."""
 _SOLVED = 1e-13
 """Share of the gradient's squares that rounding leaves."""
@@ -45,22 +47,24 @@ class Batch:
         return sum(float(beyond) / size for beyond, size in zip(sizes, self.sizes(), strict=True))
 
 
-def fitted(batch: Batch, rows: Tensor, labels: Tensor, numbers: int, left: int) -> Tensor:
-    """Return rows (m, D) with other numbers in their first columns, of the least that is unexplained.
+def fitted(batch: Batch, rows: Tensor, labels: Tensor, free: Tensor, left: int) -> Tensor:
+    """Return rows (m, D) with other free features, of the least that is unexplained.
 
     Args:
         batch: the network and its gradients.
         rows: (m, D). labels: (m,).
-        numbers: how many continuous columns come first.
+        free: (m, D), which features are unknown.
         left: examples of the batch beside these.
     """
-    if not len(rows) or not numbers or len(rows) * numbers > _MOST:
+    if not free.any() or int(free.sum()) > _MOST:
         return rows
     best, least, damping = rows, batch.unexplained(rows, labels, left), 1e-4
-    for bent in _BENT:
+    # Where nearly all is explained no unit is on the wrong side.
+    bends = _SMOOTH if least < _NEARLY else _BENT
+    for bent in bends:
         if least < _SOLVED:
             break
-        moved = _step(batch, rows, labels, numbers, left, bent, damping)
+        moved = _step(batch, rows, labels, free, left, bent, damping if not bent else 1e-2)
         loss = batch.unexplained(moved, labels, left)
         if loss < least:
             best, least = moved, loss
@@ -71,10 +75,10 @@ def fitted(batch: Batch, rows: Tensor, labels: Tensor, numbers: int, left: int) 
 
 
 def _step(
-    batch: Batch, rows: Tensor, labels: Tensor, numbers: int, left: int, bent: float, damping: float
+    batch: Batch, rows: Tensor, labels: Tensor, free: Tensor, left: int, bent: float, damping: float
 ) -> Tensor:
     """Rows after one step of the method of Gauss and Newton, damped as Levenberg and Marquardt do."""
-    owners, terms = _slopes(batch.network, rows, labels, numbers, bent)
+    owners, terms = _slopes(batch.network, rows, labels, free, bent)
     known = batch.network.factors(rows, labels)
     square, right = rows.new_zeros(len(owners), len(owners)), rows.new_zeros(len(owners))
     for gradient, size, factors, moved in zip(
@@ -89,12 +93,11 @@ def _step(
             right += ((one @ rest) * other).sum(1) / size
             for another, beside in flat:
                 square += (one @ another.mT) * (other @ beside.mT) / size
-    count = len(rows) * numbers
     diagonal = square.diagonal()
     weight = damping * diagonal + 1e-12 * diagonal.max()
-    step = torch.linalg.solve_ex(square + torch.diag(weight), right[:, None]).result[:count, 0].nan_to_num(0.0)
+    step = torch.linalg.solve_ex(square + torch.diag(weight), right[:, None]).result[:, 0].nan_to_num(0.0)
     moved_rows = rows.clone()
-    moved_rows[:, :numbers] = (rows[:, :numbers] + step.reshape(len(rows), numbers)).clamp(0.0, 1.0)
+    moved_rows[free] = (rows[free] + step[: int(free.sum())]).clamp(0.0, 1.0)
     return moved_rows
 
 
@@ -103,14 +106,12 @@ def _beside(values: Tensor, basis: Tensor) -> Tensor:
     return values - (values @ basis) @ basis.mT
 
 
-def _slopes(network: Network, rows: Tensor, labels: Tensor, numbers: int, bent: float) -> tuple[Tensor, Factors]:
+def _slopes(network: Network, rows: Tensor, labels: Tensor, free: Tensor, bent: float) -> tuple[Tensor, Factors]:
     """Of each unknown the row (U,) that it belongs to, and the derivatives (U, ...) of that row's factors.
 
     The first m * C unknowns are the continuous columns, those behind them units near their kink.
     """
-    count = len(rows)
-    owners = torch.arange(count, device=rows.device).repeat_interleave(numbers)
-    columns = torch.arange(numbers, device=rows.device).repeat(count)
+    owners, columns = free.nonzero().unbind(1)
     near = _near_kinks(network, rows, bent)
     owners = torch.cat([owners, *(place[:, 0] for place in near)])
     along = torch.zeros(len(owners), rows.shape[1]).to(rows)
