@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from harness.attacks.row_checks import Factors, Network, gradients_of
 
-_BENT = (0.3,) * 7 + (0.1,) * 2 + (0.0,) * 2
-"""Of the usual size of what a layer gives, below which a unit may be on the wrong side of its kink, step by step."""
-_SMOOTH, _NEARLY = (0.0,) * 8, 1e-9
-"""Steps without such units, and the share of the gradient's squares that is unexplained where they do."""
+_BENT = 0.3
+"""Of the usual size of what a layer gives, below which a unit may be on the wrong side of its kink."""
 _MOST, _MOST_BENT = 2_500, 1_500
 """Unknowns of one fit, whose normal equations are solved at once: columns, and units near their kink."""
+_DAMPED, _HOPELESS = 1e-2, 1e4
+"""Damping of steps with such units, and the damping that ends a fit, in shares of the diagonal."""
 _SOLVED = 1e-13
 """Share of the gradient's squares that rounding leaves."""
 
@@ -47,31 +47,44 @@ class Batch:
         return sum(float(beyond) / size for beyond, size in zip(sizes, self.sizes(), strict=True))
 
 
-def fitted(batch: Batch, rows: Tensor, labels: Tensor, free: Tensor, left: int) -> Tensor:
-    """Return rows (m, D) with other free features, of the least that is unexplained.
+def fitted(batch: Batch, rows: Tensor, labels: Tensor, free: Tensor, left: int, steps: int = 12) -> Tensor:
+    """Return rows (m, D) with other free features, of the least that is unexplained; every unit is on its side.
 
     Args:
         batch: the network and its gradients.
         rows: (m, D). labels: (m,).
         free: (m, D), which features are unknown.
         left: examples of the batch beside these.
+        steps: of the method of Levenberg and Marquardt.
     """
-    if not free.any() or int(free.sum()) > _MOST:
-        return rows
-    best, least, damping = rows, batch.unexplained(rows, labels, left), 1e-4
-    # Where nearly all is explained no unit is on the wrong side.
-    bends = _SMOOTH if least < _NEARLY else _BENT
-    for bent in bends:
-        if least < _SOLVED:
+    least, damping = batch.unexplained(rows, labels, left), 1e-3
+    for _ in range(steps if 0 < int(free.sum()) <= _MOST else 0):
+        if least < _SOLVED or damping > _HOPELESS:
             break
-        moved = _step(batch, rows, labels, free, left, bent, damping if not bent else 1e-2)
+        moved = _step(batch, rows, labels, free, left, 0.0, damping)
         loss = batch.unexplained(moved, labels, left)
+        damping = damping / 10 if loss < least else damping * 10
         if loss < least:
-            best, least = moved, loss
-        rows = moved if bent else best
-        if not bent:
-            damping = damping / 10 if moved is best else damping * 100
-    return best
+            rows, least = moved, loss
+    return rows
+
+
+def bent(batch: Batch, rows: Tensor, labels: Tensor, free: Tensor, steps: int) -> Tensor:
+    """Return rows (m, D), all of a batch, with other free features, while units near their kink may be on either side.
+
+    Each step is kept, as the loss without such units says little yet.
+
+    Args:
+        batch: the network and its gradients.
+        rows: (m, D). labels: (m,).
+        free: (m, D), which features are unknown.
+        steps: of the method of Gauss and Newton.
+    """
+    for _ in range(steps if 0 < int(free.sum()) <= _MOST else 0):
+        if batch.unexplained(rows, labels, 0) < _SOLVED:
+            break
+        rows = _step(batch, rows, labels, free, 0, _BENT, _DAMPED)
+    return rows
 
 
 def _step(
@@ -112,7 +125,7 @@ def _slopes(network: Network, rows: Tensor, labels: Tensor, free: Tensor, bent: 
     The first m * C unknowns are the continuous columns, those behind them units near their kink.
     """
     owners, columns = free.nonzero().unbind(1)
-    near = _near_kinks(network, rows, bent)
+    near = _near_kinks(network, rows, free.any(1), bent)
     owners = torch.cat([owners, *(place[:, 0] for place in near)])
     along = torch.zeros(len(owners), rows.shape[1]).to(rows)
     along[torch.arange(len(columns)), columns] = 1.0
@@ -129,13 +142,13 @@ def _slopes(network: Network, rows: Tensor, labels: Tensor, free: Tensor, bent: 
     return owners, list(zip(made[::2], made[1::2], strict=True))
 
 
-def _near_kinks(network: Network, rows: Tensor, bent: float) -> list[Tensor]:
-    """Of each hidden layer the units (k, 2), by row and number, that may be on the wrong side of their kink."""
+def _near_kinks(network: Network, rows: Tensor, some: Tensor, bent: float) -> list[Tensor]:
+    """Of each hidden layer the units (k, 2), by row and number, that may be on the wrong side in some rows (m,)."""
     found, values = [], rows
     for (weight, bias), activation in zip(network.layers[:-1], network.activations, strict=True):
         before = values @ weight.mT + bias
         values = activation(before)
-        distance = before.abs() / before.std().clamp_min(1e-30)
+        distance = (before.abs() / before.std().clamp_min(1e-30)).where(some[:, None], torch.inf)
         if not bent or not isinstance(activation, nn.ReLU):
             found.append(torch.zeros(0, 2, dtype=torch.long, device=rows.device))
             continue

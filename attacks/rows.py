@@ -23,7 +23,7 @@ from torch import Tensor
 from harness.attacks.analytic import closed_form
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.row_checks import Checks, Network, descended, layer_names, noise_of
-from harness.attacks.row_fit import Batch, fitted
+from harness.attacks.row_fit import Batch, bent, fitted
 from harness.base.columns import Columns
 from harness.base.ranges import Count
 from harness.base.randomness import generator
@@ -32,8 +32,14 @@ from harness.observation import Observation
 
 _SURE = (1e-7, 1e-6, 1e-5)
 """Shares of a guess outside of the spans up to which it is a row of the batch; the least that some guess keeps."""
+_FEW, _EACH = 60, 15
+"""Guesses that a search begins with, at least, and for each row that is left."""
+_AGAIN = 2
+"""So many searches may find nothing sure before the best guesses are taken for rows."""
 _TOGETHER = 100
-_DOUBTFUL = 8
+_TURNS, _EXPLAINED = 3, 1e-10
+"""Most turns of fitting all rows together, and what is left of the gradient when they are right."""
+_DOUBTFUL = 16
 """One row in so many, the last that were found, has its categories fitted with the numbers."""
 
 
@@ -115,6 +121,7 @@ class _Search:
     labels: Tensor = field(init=False)
     entropy: Tensor = field(init=False)
     exact: bool = field(init=False, default=True)
+    sure: int = field(init=False, default=0)
     others: _Guesses | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -129,20 +136,22 @@ class _Search:
 
     def run(self, draws: int, searches: int) -> None:
         """Searches until all rows are found, or a search finds none."""
-        noise = [noise_of(gradient, self.count) for gradient in self.batch.gradients]
+        noise, again = [noise_of(gradient, self.count) for gradient in self.batch.gradients], 0
         for _ in range(searches):
             if not self.left:
                 break
             rest = self.batch.without(self.rows, self.labels)
             checks = Checks(self.batch.network, rest, self.left, self.columns, noise)
-            guesses = self.guessed(checks, draws)
+            guesses = self.guessed(checks, min(draws, _FEW + _EACH * self.left))
             if not len(guesses.rows):
                 break
             sure = next((sure for level in _SURE if len(sure := (guesses.strict < level).nonzero()[:, 0])), None)
-            settled = sure is not None and checks.settled
-            self.exact &= settled
-            chosen = sure if settled and sure is not None else torch.arange((self.left + 1) // 2)
-            self.keep(checks, guesses, chosen[: self.left])
+            if sure is None and checks.settled and self.exact and again < _AGAIN:
+                again += 1
+                continue
+            if sure is None or not checks.settled:
+                self.exact, sure = False, torch.arange((self.left + 1) // 2)
+            self.keep(checks, guesses, sure[: self.left])
         if not self.exact:
             self.fit_all()
 
@@ -184,9 +193,10 @@ class _Search:
         places = {tuple(row) for row in kept.rows.tolist()}
         rest = [place for place, row in enumerate(guesses.rows.tolist()) if tuple(row) not in places]
         self.others = guesses.take(torch.tensor(rest, dtype=torch.long, device=guesses.rows.device))
-        if self.exact:
-            free = self.numbers_of(self.rows)
-            self.rows = fitted(self.batch, self.rows, self.labels, free, self.left)
+        self.sure = len(self.rows) if self.exact else self.sure
+        free = self.numbers_of(self.rows)
+        free[: 0 if self.exact else self.sure] = False
+        self.rows = fitted(self.batch, self.rows, self.labels, free, self.left)
 
     def numbers_of(self, rows: Tensor) -> Tensor:
         """Which features (m, D) are those of continuous columns."""
@@ -216,15 +226,20 @@ class _Search:
         if len(rows) < self.count:
             return
         free = self.numbers_of(rows)
+        free[: self.sure] = False
         doubtful = free.clone()
         present = self.batch.gradients[0][:, :-1].abs().amax(0) > 0
-        doubtful[-max(1, self.count // _DOUBTFUL) :] |= present
+        doubtful[max(self.sure, self.count - max(1, self.count // _DOUBTFUL)) :] |= present
         best, least = rows, self.batch.unexplained(rows, labels, 0)
-        for mask in (doubtful, doubtful, free):
-            rows = self.columns.project(fitted(self.batch, best, labels, mask, 0))
+        for _ in range(_TURNS):
+            rows = self.columns.project(bent(self.batch, rows, labels, doubtful, 2))
+            rows = bent(self.batch, rows, labels, free, 5)
+            rows = fitted(self.batch, rows, labels, free, 0, 4)
             loss = self.batch.unexplained(rows, labels, 0)
             if loss < least:
                 best, least = rows, loss
+            if least < _EXPLAINED:
+                break
         added = self.entropy.new_ones(len(best) - len(self.entropy))
         self.rows, self.labels, self.entropy = best, labels, torch.cat([self.entropy, added])
 
