@@ -82,7 +82,7 @@ class Rows(ClosedForm):
         numbers = blank[: len(columns.continuous)]
         search = _Search(batch, columns, count, numbers, generator("rows", *observation.keys[row]))
         # Under a clip rows are in the gradient by shares that nobody knows, and none can be taken out.
-        search.run(self.draws, 1 if observation.clipping is not None else self.searches)
+        search.run(self.draws, self.searches if observation.clipping is None else 0)
         return search.result(blank)
 
 
@@ -135,8 +135,10 @@ class _Search:
         return self.count - len(self.rows)
 
     def run(self, draws: int, searches: int) -> None:
-        """Searches until all rows are found, or a search finds none."""
+        """Searches until all rows are found, or a search finds none; of no searches, one, and nothing is taken out."""
         noise, again = [noise_of(gradient, self.count) for gradient in self.batch.gradients], 0
+        if not searches:
+            self.guessed(Checks(self.batch.network, self.batch.gradients, self.count, self.columns, noise), draws)
         for _ in range(searches):
             if not self.left:
                 break
@@ -152,8 +154,8 @@ class _Search:
             if sure is None or not checks.settled:
                 self.exact, sure = False, torch.arange((self.left + 1) // 2)
             self.keep(checks, guesses, sure[: self.left])
-        if not self.exact:
-            self.fit_all()
+        if not self.exact and self.others is not None:
+            self.fit_all(self.others)
 
     def guessed(self, checks: Checks, draws: int) -> _Guesses:
         """The best guess of each set of categories, with the label by which it is in the gradient."""
@@ -217,11 +219,11 @@ class _Search:
             total += bits / max(len(groups), 1) / max(torch.tensor(rows.shape[1]).log().item(), 1e-30)
         return total
 
-    def fit_all(self) -> None:
+    def fit_all(self, others: _Guesses) -> None:
         """Fits the numbers of all rows together, and the categories of those that were found last."""
         rows, labels = self.rows, self.labels
-        if len(rows) < self.count and self.others is not None:
-            more = self.others.take(torch.arange(min(self.left, len(self.others.rows))))
+        if len(rows) < self.count:
+            more = others.take(torch.arange(min(self.left, len(others.rows))))
             rows, labels = torch.cat([rows, more.rows]), torch.cat([labels, more.labels])
         if len(rows) < self.count:
             return
