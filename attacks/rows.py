@@ -238,9 +238,10 @@ class _Search:
             rows = bent(self.batch, rows, labels, free, 5)
             rows = fitted(self.batch, rows, labels, free, 0, 4)
             loss = self.batch.unexplained(rows, labels, 0)
+            helped = loss < least / 2
             if loss < least:
                 best, least = rows, loss
-            if least < _EXPLAINED:
+            if least < _EXPLAINED or not helped:
                 break
         added = self.entropy.new_ones(len(best) - len(self.entropy))
         self.rows, self.labels, self.entropy = best, labels, torch.cat([self.entropy, added])
