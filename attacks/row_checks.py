@@ -105,7 +105,8 @@ def layer_names(model: RowModel) -> list[tuple[str, str]]:
         if isinstance(layer, nn.Linear) and layer.bias is not None
     ]
     whole = {name for both in names for name in both} == set(model.layout.names)
-    if not (isinstance(model.plain_module, nn.Sequential) and alternate and whole and len(found) % 2 and len(names) > 1):
+    connected = isinstance(model.plain_module, nn.Sequential) and alternate and whole
+    if not (connected and len(found) % 2 and len(names) > 1):
         raise UsageError(
             f"attack 'rows' needs a fully connected network with a hidden layer, biases, and ReLU, sigmoid or tanh "
             f"between its layers, which model {model.name!r} is not; use --model mlp2 or another attack"
@@ -294,4 +295,3 @@ def _renumbered(
 def gradients_of(factors: Factors) -> list[Tensor]:
     """Return the gradients (outputs, inputs + 1) of the layers, sums over examples with factors (m, ...)."""
     return [errors.mT @ inputs for errors, inputs in factors]
-

@@ -6,7 +6,6 @@ The loss is smooth but for the kinks of rectified units. While the columns are n
 on the wrong side; each of these is an unknown of its own, so that it misleads the columns no more.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -89,16 +88,12 @@ def bent(batch: Batch, rows: Tensor, labels: Tensor, free: Tensor, steps: int) -
     return rows
 
 
-def _step(
-    batch: Batch, rows: Tensor, labels: Tensor, free: Tensor, left: int, bent: float, damping: float
-) -> Tensor:
+def _step(batch: Batch, rows: Tensor, labels: Tensor, free: Tensor, left: int, bent: float, damping: float) -> Tensor:
     """Rows after one step of the method of Gauss and Newton, damped as Levenberg and Marquardt do."""
     owners, terms = _slopes(batch.network, rows, labels, free, bent)
     known = batch.network.factors(rows, labels)
     square, right = rows.new_zeros(len(owners), len(owners)), rows.new_zeros(len(owners))
-    for gradient, size, factors, moved in zip(
-        batch.without(rows, labels), batch.sizes(), known, terms, strict=True
-    ):
+    for gradient, size, factors, moved in zip(batch.without(rows, labels), batch.sizes(), known, terms, strict=True):
         columns, _, others = torch.linalg.svd(gradient, full_matrices=False)
         columns, others = columns[:, :left], others[:left].mT
         rest = _beside(_beside(gradient.mT, columns).mT, others)

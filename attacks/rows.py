@@ -13,7 +13,6 @@ of a layer's gradient: Dimitrov et al., "SPEAR" (NeurIPS 2024). That one row is 
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -25,8 +24,8 @@ from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.row_checks import Checks, Network, descended, layer_names, noise_of
 from harness.attacks.row_fit import Batch, bent, fitted
 from harness.base.columns import Columns
-from harness.base.ranges import Count
 from harness.base.randomness import generator
+from harness.base.ranges import Count
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
 
@@ -256,8 +255,3 @@ class _Search:
         entropy.append(entropy[0].new_ones(self.count))
         made = torch.cat(rows)[: self.count]
         return Found(self.columns.project(made), torch.cat(entropy)[: self.count])
-
-
-def confidence(attack: Rows, observation: Observation) -> Iterator[Found]:
-    """Yield what the attack finds behind each row of an observation, with its own confidence."""
-    return (attack.found(observation, row) for row in range(observation.rows))

@@ -3,13 +3,15 @@
     HARNESS_DATA=data nice python benchmarks/table_rows.py --batch 8 32 128 --batches 50 --out rows.jsonl --resume
 
 With ``--tableak FOLDER``, a clone of github.com/eth-sri/tableak, its attack runs on the same batches and weights, as
-its README calls it: 30 restarts, labels known. Its networks read standardised features; the weights of the first layer
-are changed so that the network is the same. It knows no missing values, so all batches are of rows without any.
+its README calls it: labels known, and ``--restarts 30``; fewer take less time. Its networks read standardised features;
+the weights of the first layer are changed so that the network is the same. It knows no missing values, so all batches
+are of rows without any.
 ``--out`` holds a line per batch and attack; ``--resume`` keeps those that are there.
 """
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -17,15 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import harness  # noqa: F401  (before torch, so that results repeat)
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from harness.attacks.rows import Rows
 from harness.attacks.row_checks import Network, layer_names
 from harness.attacks.row_fit import Batch
+from harness.attacks.rows import Rows
 from harness.base.columns import MISSING
 from harness.base.randomness import generator
 from harness.datasets import Dataset, data_root, load_dataset
@@ -34,7 +35,7 @@ from harness.models import RowModel
 from harness.observation import Observation
 from harness.scoring import TableScale, rate_of, summary_of
 
-_RESTARTS, _ITERATIONS = 30, 1500
+_ITERATIONS = 1500
 
 
 @dataclass(frozen=True)
@@ -96,19 +97,21 @@ def ours(case: Case) -> Tensor:
 def bounds(case: Case) -> dict[str, float]:
     """Return the ranks of the first layers' gradients."""
     named = case.observation.model.layout.split(case.observation.target[0].double())
-    ranks = [int(torch.linalg.matrix_rank(named[weight], rtol=1e-6)) for weight, _ in layer_names(case.observation.model)]
+    names = layer_names(case.observation.model)
+    ranks = [int(torch.linalg.matrix_rank(named[weight], rtol=1e-6)) for weight, _ in names]
     return {"rank of layer 1": ranks[0], "rank of layer 2": ranks[1]}
 
 
 def losses(case: Case, made: Tensor) -> dict[str, float]:
-    """Return the squared distance of gradients as a share of the gradient, at the truth and at rows (n, D)."""
+    """Return the squared distance of gradients as a share of the gradient, at the truth and at what was reached: rows
+    (n, D), each with the label of the true row that it is matched to."""
     seen = case.observation
     named = seen.model.layout.split(seen.target[0].double() * len(made))
     sums = tuple(torch.cat([named[one], named[other][:, None]], 1) for one, other in layer_names(seen.model))
     batch = Batch(Network.of(seen.model, seen.weights[0]), sums)
-    known = batch.unexplained(case.rows.double(), case.labels, 0)
-    counts = [batch.unexplained(made.double(), labels, 0) for labels in (case.labels.sort().values,)]
-    return {"loss at the truth": known, "loss with sorted labels": counts[0]}
+    own, other = linear_sum_assignment(torch.cdist(case.rows.double(), made.double()).numpy())
+    at_truth = batch.unexplained(case.rows.double(), case.labels, 0)
+    return {"loss at the truth": at_truth, "loss reached": batch.unexplained(made[other].double(), case.labels[own], 0)}
 
 
 def blind(table: Table) -> Callable[[Case], Tensor]:
@@ -122,13 +125,12 @@ def blind(table: Table) -> Callable[[Case], Tensor]:
     return guess
 
 
-def tableak(folder: Path) -> Callable[[Case], Tensor]:
+def tableak(folder: Path, restarts: int) -> Callable[[Case], Tensor]:
     """Return TabLeak's attack, of a clone of its repository; its files are read from there."""
-    import os
-
     os.chdir(folder)
     sys.path.insert(0, str(folder))
     import attacks.gradient_inversion_attack as theirs  # type: ignore[import-not-found]
+
     from attacks import invert_grad  # type: ignore[import-not-found]
     from datasets import ADULT  # type: ignore[import-not-found]
 
@@ -143,9 +145,8 @@ def tableak(folder: Path) -> Callable[[Case], Tensor]:
         model = case.observation.model
         named = {name: part[0] for name, part in model.layout.split(case.observation.weights).items()}
         names = layer_names(model)
-        network = torch.nn.Sequential(
-            *(part for one, _ in names for part in (torch.nn.Linear(named[one].shape[1], len(named[one])), torch.nn.ReLU()))
-        )[:-1]
+        linear = [torch.nn.Linear(named[one].shape[1], len(named[one])) for one, _ in names]
+        network = torch.nn.Sequential(*(part for layer in linear for part in (layer, torch.nn.ReLU())))[:-1]
         scale, shift = data.std, data.mean
         low, size = _ranges(data)
         rows = torch.zeros(len(case.rows), len(scale))
@@ -166,7 +167,7 @@ def tableak(folder: Path) -> Callable[[Case], Tensor]:
         read = [part.detach() for part in torch.autograd.grad(loss(made, case.labels), list(network.parameters()))]
         found = invert_grad(
             net=network, training_criterion=loss, true_grad=read, true_label=case.labels, true_data=shown,
-            reconstruction_loss="cosine_sim", dataset=data, max_iterations=_ITERATIONS, post_selection=_RESTARTS,
+            reconstruction_loss="cosine_sim", dataset=data, max_iterations=_ITERATIONS, post_selection=restarts,
             softmax_trick=True, sigmoid_trick=True, pooling="median+softmax",
         )  # fmt: skip
         plain = found.detach() * scale + shift
@@ -223,6 +224,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[8, 32, 128])
     parser.add_argument("--batches", type=int, default=50)
     parser.add_argument("--tableak", type=Path, help="a clone of github.com/eth-sri/tableak")
+    parser.add_argument("--restarts", type=int, default=30, help="of TabLeak")
     parser.add_argument("--only-tableak", action="store_true", help="leave our attack out")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
@@ -230,7 +232,7 @@ def main() -> None:
     out, table = asked.out.resolve(), Table.load()
     attacks: dict[str, Callable[[Case], Tensor]] = {} if asked.only_tableak else {"rows": ours, "blind": blind(table)}
     if asked.tableak:
-        attacks["TabLeak"] = tableak(asked.tableak.resolve())
+        attacks[f"TabLeak, {asked.restarts} restarts"] = tableak(asked.tableak.resolve(), asked.restarts)
     lines = [json.loads(line) for line in out.read_text().splitlines()] if asked.resume and out.exists() else []
     with out.open("a" if asked.resume else "w") as file:
         for size in asked.batch:
@@ -242,7 +244,7 @@ def main() -> None:
                     torch.manual_seed(number)
                     made = attack(case)
                     line = {"attack": name, "size": size, "number": number, "seconds": time.perf_counter() - began}
-                    line |= table.measured(case, made) | bounds(case)
+                    line |= table.measured(case, made) | bounds(case) | losses(case, made)
                     lines.append(line)
                     file.write(json.dumps(line) + "\n")
                     file.flush()
@@ -251,7 +253,7 @@ def main() -> None:
     print("| batch | attack | batches | exact rows | columns right | exact in the first quarter | median time |")
     print("|---|---|---|---|---|---|---|")
     for size in asked.batch:
-        for name in ("rows", "TabLeak", "blind"):
+        for name in dict.fromkeys(line["attack"] for line in lines):
             if (line := told(lines, name, size)) is not None:
                 print(line)
         cases = [table.case(size, number) for number in range(asked.batches)]
@@ -259,6 +261,12 @@ def main() -> None:
         print(f"batch {size}: {100 * known_share(table, cases):.2f}% of rows have an exact copy in the public half; "
               f"rank of the gradient of layer 1 {np.median([line['rank of layer 1'] for line in ranks]):.0f}, "
               f"of layer 2 {np.median([line['rank of layer 2'] for line in ranks]):.0f} (median)")  # fmt: skip
+        reached = [line for line in ranks if line["attack"] == "rows" and "loss reached" in line]
+        if reached:
+            both = ("loss at the truth", "loss reached")
+            truth, made = (np.median([line[name] for line in reached]) for name in both)
+            print(f"batch {size}: squared distance of gradients, of the whole: {truth:.1e} at the truth, {made:.1e} "
+                  "reached (median)")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -131,5 +131,5 @@ def test_a_clip_of_the_update_hides_nothing() -> None:
 
 @pytest.mark.parametrize("model", ["lenet", "logistic"])
 def test_other_networks_are_refused(model: str, victims: Callable[..., Observation]) -> None:
-    with pytest.raises(UsageError, match="needs a fully connected network with a hidden layer.*use --model mlp2"):
+    with pytest.raises(UsageError, match=r"needs a fully connected network with a hidden layer.*use --model mlp2"):
         run_attack(build(ATTACKS, "rows", {}), victims(1, model=model))
