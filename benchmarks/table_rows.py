@@ -256,8 +256,10 @@ def main() -> None:
         for name in dict.fromkeys(line["attack"] for line in lines):
             if (line := told(lines, name, size)) is not None:
                 print(line)
-        cases = [table.case(size, number) for number in range(asked.batches)]
         ranks = [line for line in lines if line["size"] == size]
+        if not ranks:
+            continue
+        cases = [table.case(size, number) for number in sorted({line["number"] for line in ranks})]
         print(f"batch {size}: {100 * known_share(table, cases):.2f}% of rows have an exact copy in the public half; "
               f"rank of the gradient of layer 1 {np.median([line['rank of layer 1'] for line in ranks]):.0f}, "
               f"of layer 2 {np.median([line['rank of layer 2'] for line in ranks]):.0f} (median)")  # fmt: skip
