@@ -15,6 +15,7 @@ from harness.attacks import (  # noqa: F401  (imported to register)
     map,
     membership,
     patches,
+    rows,
     slope,
     span,
     spear,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from harness.base.coding import Coding
+from harness.base.columns import Columns
 from harness.base.errors import UsageError
 from harness.base.local_optimizer import PLAIN, LocalOptimizer, UpdateReading
 from harness.base.vectors import Grouping, group_sums
@@ -270,7 +271,8 @@ class Observation:
     exactly each is known (None: all alike). ``places`` says which of a client's examples is taken to be in each place
     of its local steps, where it passes over them several times (None: all are different). ``batches`` is there where
     the network normalises batches as a whole (BatchNorm in training mode): how large they are, and what running
-    statistics gave away of them.
+    statistics gave away of them. ``columns`` says which features of a table's row make a column (None for others); it
+    is as public as the network, and no part of the fingerprint.
     ``noise``, ``carrying``, ``cut``, ``coding``, ``disguises``, ``prior`` and ``simulation`` are for attackers of the
     tiers above ``plain`` alone: the noise that ``target`` is known to carry (None where it is known to carry none),
     which of its coordinates carry anything else, where noise covers the zeros of a ``sparse`` one (None where it does
@@ -306,6 +308,7 @@ class Observation:
     coding: Coding | None = None
     disguises: tuple[Callable[[Tensor], Tensor], ...] = ()
     trained: Tensor | None = None
+    columns: Columns | None = None
 
     @property
     def rows(self) -> int:

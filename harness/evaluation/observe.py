@@ -269,6 +269,7 @@ class Stage:
             weights, seen = self._tampered(sent, model, weights, truth, settings)
             reading = self._played(model, weights, truth, keys, settings, sent)
             observation = self._observation(model, weights, reading, truth, keys, settings)
+        observation = replace(observation, columns=dataset.columns)
         if room.prior:
             observation = replace(observation, prior=room.prior.to(device, dtype))
         # After the first of several rounds each victim has weights of its own.

@@ -48,7 +48,7 @@ def _alerts(places: Sequence[Decided]) -> Iterator[Alert]:
         row, file = place.summary, address(Path(place.run.folder, "results.json"))
         named = " ".join(filter(None, (place.defense, place.arguments)))
         where = f"{named}, {wording.surface(row)}{columns.circumstances(row)} ({place.setting})"
-        words = text.headed(row.headline, row.verdict_reason)
+        words = text.headed(row)
         if place.kind == "leaks" or row.identifies:
             rate = columns.success_rate(place.cell) if place.cell else text.MISSING
             more = f"; success of {row.strongest} {rate}" if row.strongest and rate != text.MISSING else ""

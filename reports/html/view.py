@@ -54,7 +54,7 @@ def _row(place: Decided, links: dict[str, str], history: Value) -> tuple[Value, 
         Value(wording.surface(row), -1.0 if row.surface is None else float(row.surface)), words(row.strongest),
         Value(text.rate(rate), rate and rate.rate), history, words(place.setting), words(row.suite),
         words(versions.get("harness") if isinstance(versions, dict) else None),
-        words(text.headed(row.headline, row.verdict_reason)),
+        words(text.headed(row)),
     )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ TABLE: list[tuple[str, dict[str, Any], str, float]] = [
     ("map", {"max_iterations": 10}, "lenet", 1.0),
     ("patches", {}, "vit", 1.0),
     ("inverting_gradients", {"max_iterations": 100, "tv": 1e-5}, "mlp", 1.0),
+    ("rows", {"draws": 40}, "mlp2", 1.0),
     ("slope", {"draws": 40}, "mlp", 0.0),  # it hands out a direction, and no image
     ("spear", {}, "mlp2", 0.75),
     ("trap_weights", {}, "mlp2", 0.75),
@@ -82,7 +83,7 @@ CONTRACT = [
         if name in ("cpl", "dlg", "map")
     ),
 ]
-FEW = {"learned": {"simulations": 30}, "slope": {"draws": 10}}
+FEW = {"learned": {"simulations": 30}, "slope": {"draws": 10}, "rows": {"searches": 1}}
 
 
 @pytest.mark.parametrize(("name", "settings", "network"), CONTRACT)

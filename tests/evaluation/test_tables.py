@@ -20,6 +20,7 @@ QUICK = {
     "identify": {},
     "membership": {},
     "map": {"max_iterations": 6},
+    "rows": {"draws": 40},
     "inverting_gradients": {"max_iterations": 400},
     "gradinversion": {"max_iterations": 3},
 }
