@@ -13,7 +13,10 @@ from harness.base.errors import UsageError
 from harness.observation import Clipping, Noise, Observation
 
 Victims = Callable[..., Observation]
-AT_ONCE = [name for name in ATTACKS if issubclass(kind := ATTACKS[name], Attack) and kind.closed_form]
+AT_ONCE = [
+    name for name in ATTACKS
+    if issubclass(kind := ATTACKS[name], Attack) and kind.closed_form and kind.reads != "texts"
+]  # fmt: skip
 SETTINGS = {"imprint": {"bins": 16}, "loki": {"bins": 16}, "learned": {"simulations": 300}}
 
 
