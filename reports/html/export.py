@@ -170,8 +170,12 @@ def as_latex(exported: Exported) -> bytes:
     cells = [item.cell for item in exported.cells]
     shown = [column for column in columns.MEDIUM if any(map(column.concerns, cells))]
     heads = tuple(Head(column.title, number=column.right) for column in shown)
-    rows = tuple(tuple(Value("; ".join(column.render(cell).plain.splitlines())) for column in shown) for cell in cells)
-    return tables.latex([Table("harness", "What leaks where, by attack", heads, rows)]).encode()
+    rows = [tuple(Value("; ".join(column.render(cell).plain.splitlines())) for column in shown) for cell in cells]
+    settings = [columns.setting(cell) for cell in cells]
+    if len(set(settings)) > 1:  # else the caption of a paper's table says it once for all rows
+        heads = (Head("setting"), *heads)
+        rows = [(Value(own), *row) for own, row in zip(settings, rows, strict=True)]
+    return tables.latex([Table("harness", "What leaks where, by attack", heads, tuple(rows))]).encode()
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ def promise(place: Decided) -> Promise:
         said, tag = f"epsilon {text.epsilon(_epsilon(weakest))}", text.safe(weakest.guarantee, 40)
         if text.too_large(_epsilon(weakest)):
             return Promise(_NOTHING, ", ".join([said, tag, *_claim(here)]))
-        return Promise(said, ", ".join([tag, *_claim(here)]))
+        told = text.told(weakest).removeprefix(", ")
+        return Promise(said, ", ".join(filter(None, [tag, told, *_claim(here)])))
     if proven:
         other = min(proven, key=_epsilon)
         elsewhere = f"epsilon {text.epsilon(_epsilon(other))} holds, but not of what is read here"

@@ -16,7 +16,7 @@ _MOST_BARS = 24
 _HEADS = (
     Head("run", choice=True), Head("written"), Head("verdict", choice=True), Head("defense", choice=True),
     Head("surface", choice=True), Head("strongest attack", choice=True), Head("success [95%]", number=True),
-    Head("history"), Head("setting", choice=True), Head("suite", choice=True), Head("version", choice=True),
+    Head("history"), Head("setting", choice=True, wide=True), Head("suite", choice=True), Head("version", choice=True),
     Head("why", wide=True),
 )  # fmt: skip
 

@@ -136,6 +136,13 @@ def test_latex_is_read_and_a_damaged_table_is_not(
         latexwalker.LatexWalker(source.replace(r"\end{tabular}", ""), tolerant_parsing=False).get_latex_nodes()
 
 
+def test_latex_tells_rows_of_several_settings_apart(export: Callable, tmp_path: Path, a_cell: MakeCell) -> None:
+    several = [a_cell("cpl", 2, cohort=COHORT), a_cell("cpl", 2, cohort=COHORT, options={"rounds_seen": 4})]
+    source = export("rows.tex", write_run(tmp_path / "several", several)).decode()
+    assert "setting &" in source and source.count("4 rounds seen") == 1
+    assert "setting &" not in export("one.tex", write_run(tmp_path / "single", several[:1])).decode()
+
+
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no TeX is installed")
 def test_latex_is_compiled(export: Callable, folder: Path, tmp_path: Path) -> None:
     table = export("rows.tex", folder).decode()
