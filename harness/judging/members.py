@@ -7,24 +7,25 @@ pair, chosen at random. So the two are alike in all but their part in the traini
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from harness.base.devices import compute_on
 from harness.base.errors import UsageError
 from harness.base.local_optimizer import optimizer_of
 from harness.base.progress import progress
-from harness.base.randomness import Stream, derive_seed
+from harness.base.randomness import Stream
 from harness.datasets import Dataset, load_dataset
 from harness.judging.capture import FACTS, Capture
 from harness.judging.parts import fitted_arrays, fixed_values, trained_network
-from harness.models import build_module, cross_entropy
-from harness.models.batch_norm import in_evaluation_mode, trained_layers
+from harness.models import RowModel, build_module
+from harness.models.batch_norm import Buffers, RunningStatistics, in_evaluation_mode
 from harness.models.networks import ImageShape
 from harness.models.weights_files import load_state
 from harness.scoring.membership import (
@@ -36,6 +37,7 @@ from harness.scoring.membership import (
     best_weight,
     lira_score,
     log_odds,
+    p_values,
     rmia_ratio,
     rmia_score,
     told,
@@ -46,8 +48,9 @@ FEWEST = 20
 REFERENCES = 8
 _FEWEST_REFERENCES, _MOST_REFERENCES = 4, 256
 # How reference models are trained: until they fit their half as well as the model fits its members.
-_RATE, _BATCH, _MOST_EPOCHS = 0.001, 32, 200
-_OPTIMIZER = "adam"
+_OPTIMIZER, _RATE, _BATCH, _MOST_EPOCHS = "adam", 0.001, 32, 100
+# Whether they do is looked at after every pass, and later after so many times as many.
+_SELDOM = 1.1
 # Examples evaluated together.
 _CHUNK = 500
 # A difference of the two groups without the model is shown at this level.
@@ -76,6 +79,18 @@ class Sides:
 
     members: Dataset
     others: Dataset
+
+    @property
+    def count(self) -> int:
+        """How many members there are."""
+        return len(self.members.labels)
+
+    @property
+    def together(self) -> Dataset:
+        """All of them, members first."""
+        pairs = (self.members.images, self.others.images), (self.members.labels, self.others.labels)
+        images, labels = (torch.cat(both) for both in pairs)
+        return replace(self.others, images=images, labels=labels)
 
 
 def read_sides(members: Path, others: Path) -> Sides:
@@ -183,15 +198,16 @@ def require_fit(final: Final, sides: Sides) -> None:
 # Models' confidence, and the training of reference models.
 
 
-def _logits(module: nn.Module, images: Tensor, device: torch.device) -> Tensor:
-    module.to(device)
+def _logits(module: nn.Module, images: Tensor) -> Tensor:
+    """Logits (n, K) in float64, with running statistics where layers normalise."""
+    where = next(module.parameters()).device
     with torch.no_grad(), in_evaluation_mode(module):
-        return torch.cat([module(part.to(device)).double().cpu() for part in images.split(_CHUNK)])
+        return torch.cat([module(part.to(where)).double().cpu() for part in images.split(_CHUNK)])
 
 
-def _measured(final: Final, module: nn.Module, side: Dataset, device: torch.device) -> tuple[Numbers, Flags]:
+def _measured(final: Final, module: nn.Module, side: Dataset) -> tuple[Numbers, Flags]:
     """Log-odds (n,) of the true labels, and which of them are told right."""
-    logits = _logits(module, side.images, device)
+    logits = _logits(module, side.images)
     if not logits.isfinite().all():
         raise UsageError(f"model {final.name!r} gives numbers that are not finite; its training diverged, check it")
     return log_odds(logits.numpy(), side.labels.numpy()), (logits.argmax(1) == side.labels).numpy()
@@ -201,31 +217,59 @@ def _mean_loss(odds: Numbers) -> float:
     return float(np.logaddexp(0.0, -odds).mean())
 
 
+@dataclass(frozen=True)
+class Fitted:
+    """A trained reference model: weights (P,), what its layers normalise by, and how many passes it took."""
+
+    weights: Tensor
+    running: Buffers
+    epochs: int
+
+
 def _trained(
-    final: Final, examples: Dataset, loss: float, key: tuple[int | str, ...], device: torch.device
-) -> tuple[nn.Module, int]:
-    """A network of the same kind that fits these examples as well, and after how many passes over them."""
-    module = build_module(final.name, final.shape, final.classes, derive_seed("reference", *key)).to(device)
-    for layer in trained_layers(module).values():
-        layer.track_running_stats = True
-    weights = [one for one in module.parameters() if one.requires_grad]
-    images, labels = examples.images.to(device), examples.labels.to(device)
-    size, count = min(_BATCH, len(labels)), len(labels)
-    optimizer, random = optimizer_of(_OPTIMIZER), Stream("reference order", *key)
-    memory: Any = {}
+    model: RowModel, images: Tensor, labels: Tensor, loss: float, keys: Sequence[tuple[int | str, ...]]
+) -> list[Fitted]:
+    """R models that fit their examples (R, n, ...) as well as this mean loss, or as well as they do after all passes.
+
+    They step together, as networks over rows do; each keeps what it is when it fits.
+    """
+    weights = model.initial_weights([("reference", *key) for key in keys]).to(images.device)
+    running = RunningStatistics(model.normalised, len(keys))
+    orders = [Stream("reference order", *key) for key in keys]
+    rows, count = torch.arange(len(keys))[:, None], images.shape[1]
+    optimizer, memory, found, look = optimizer_of(_OPTIMIZER), dict[str, Tensor](), dict[int, Fitted](), 1
     for epoch in range(1, _MOST_EPOCHS + 1):
-        order = random.permutation(count).to(device)
-        for start in range(0, count - size + 1, size):
-            batch = order[start : start + size]
-            gradients = torch.autograd.grad(cross_entropy(module, images[batch], labels[batch]), weights)
-            flat, here = (torch.cat([one.detach().flatten() for one in many])[None] for many in (gradients, weights))
-            step, memory = optimizer.direction(flat, here, memory)
-            with torch.no_grad():
-                for weight, part in zip(weights, step[0].split([one.numel() for one in weights]), strict=True):
-                    weight -= _RATE * part.view_as(weight)
-        if _mean_loss(_measured(final, module, examples, device)[0]) <= loss:
-            return module, epoch
-    return module, _MOST_EPOCHS
+        order = torch.stack([one.permutation(count) for one in orders])
+        for part in order.tensor_split(math.ceil(count / _BATCH), dim=1):
+            batch = images[rows, part], labels[rows, part]
+            if model.normalised:
+                joint = model.joint_gradients(weights, *batch)
+                running.follow(joint.statistics)
+                gradient = joint.mean()
+            else:
+                gradient = model.gradient(weights, *batch)
+            step, memory = optimizer.direction(gradient, weights, memory)
+            weights = weights - _RATE * step
+        if epoch < look and epoch < _MOST_EPOCHS:
+            continue
+        look = max(epoch + 1, math.ceil(_SELDOM * epoch))
+        for row in range(len(keys)):
+            if row not in found:
+                now = Fitted(
+                    weights[row].clone(), {name: value[row].clone() for name, value in running.buffers.items()}, epoch
+                )
+                odds = log_odds(_logits(_as_module(model, now), images[row]).numpy(), labels[row].cpu().numpy())
+                if epoch == _MOST_EPOCHS or _mean_loss(odds) <= loss:
+                    found[row] = now
+        if len(found) == len(keys):
+            break
+    return [found[row] for row in range(len(keys))]
+
+
+def _as_module(model: RowModel, fitted: Fitted) -> nn.Module:
+    if fitted.running:
+        model.take_buffers(dict(model.plain_module.named_buffers()) | fitted.running)
+    return model.plain(fitted.weights)
 
 
 def halves(references: int, count: int, seed: int) -> Flags:
@@ -245,6 +289,13 @@ def _one_of_each_pair(references: int, count: int, seed: int) -> Flags:
 # The judgement.
 
 
+class Score(NamedTuple):
+    """RMIA's score of an example, the share of non-members that its ratio exceeds, and its p-value."""
+
+    score: float
+    p: float
+
+
 @dataclass(frozen=True)
 class Membership:
     """How well members of a training are told from its final model.
@@ -255,7 +306,7 @@ class Membership:
         scores: RMIA, LiRA, and the loss alone.
         without: AUC and its 99.9% interval of reference models alone, which know no member: 0.5 where the two sides
             are alike in all but the training.
-        members, others: RMIA's score of each example, and the share of non-members that are as high (p-value).
+        members, others: RMIA's score of each example, in the order of the files.
     """
 
     model: str
@@ -267,8 +318,8 @@ class Membership:
     weight: float
     scores: tuple[Told, ...]
     without: tuple[float, float, float]
-    members: tuple[tuple[float, float], ...]
-    others: tuple[tuple[float, float], ...]
+    members: tuple[Score, ...]
+    others: tuple[Score, ...]
 
     @property
     def problem(self) -> str | None:
@@ -285,19 +336,18 @@ class Membership:
         """As JSON."""
         found = asdict(replace(self, members=(), others=()))
         for name in ("members", "others"):
-            found[name] = [{"score": score, "p": p} for score, p in getattr(self, name)]
+            found[name] = [one._asdict() for one in getattr(self, name)]
         return {"valid": self.problem is None, "problem": self.problem} | found
 
 
 def judge_members(
-    final: Final, sides: Sides, references: int = REFERENCES, seed: int = 0, device: str = "cpu",
-    within: Callable[[], None] = lambda: None,
-) -> Membership:  # fmt: skip
+    final: Final, sides: Sides, references: int = REFERENCES, seed: int = 0, device: str = "cpu"
+) -> Membership:
     """Train reference models on non-members, and compare the model's confidence with theirs.
 
     Args:
         references: how many, even, at least 4.
-        within: called after each reference model.
+        seed: of the halves, the weights and the order of examples.
 
     Raises:
         UsageError: the sides do not fit the model, or its numbers are not finite.
@@ -307,40 +357,56 @@ def judge_members(
             f"{references} reference models; take an even number from {_FEWEST_REFERENCES} to {_MOST_REFERENCES}"
         )
     require_fit(final, sides)
-    where, (members, others) = torch.device(device), (sides.members, sides.others)
-    inside, right_in = _measured(final, final.module, members, where)
-    outside, right_out = _measured(final, final.module, others, where)
-    seen, fits, epochs = halves(references, len(others.labels), seed), list[tuple[float, float]](), list[int]()
-    odds = np.empty((references, len(members.labels) + len(others.labels)))
+    where, everyone = compute_on(device), sides.together
+    final.module.to(where)
+    own, right = _measured(final, final.module, everyone)
+    seen = halves(references, len(sides.others.labels), seed)
+    fitted, odds, hits = list[Fitted](), list[Numbers](), list[Flags]()
+    model = RowModel(final.name, final.shape, final.classes).to(where, torch.float32)
+    rows = 1 if model.evaluates_alone else references
     with progress("reference models", references, "models") as bar:
-        for number, own in enumerate(seen):
-            half = others.take(torch.from_numpy(own).nonzero()[:, 0])
-            module, taken = _trained(final, half, _mean_loss(inside), (seed, number), where)
-            of_members, _ = _measured(final, module, members, where)
-            of_others, right = _measured(final, module, others, where)
-            odds[number] = np.concatenate([of_members, of_others])
-            fits.append((float(right[own].mean()), float(right[~own].mean())))
-            epochs.append(taken)
-            bar.advance(1)
-            within()
-    count = len(members.labels)
-    out = np.concatenate([_one_of_each_pair(references, count, seed), ~seen], 1)
-    weight = best_weight(odds[:, count:], seen)
-    own = np.concatenate([inside, outside])
-    ratio = rmia_ratio(own, odds, out, weight)
-    share, lira = rmia_score(ratio, ratio[count:]), lira_score(own, odds, out)
-    # Each pair's one that did not see it.
-    alone = np.where(out, odds, 0.0).sum(0) / out.sum(0)
-    apart = (alone[:count], alone[count:])
-    exceeded = (1 + (len(others.labels) - np.searchsorted(np.sort(share[count:]), share, "left"))) / (
-        1 + len(others.labels)
-    )
-    each = [(float(one), min(1.0, float(p))) for one, p in zip(share, exceeded, strict=True)]
+        for first in range(0, references, rows):
+            loss, keys = _mean_loss(own[: sides.count]), [(seed, number) for number in range(first, first + rows)]
+            fitted += _trained(model, *_examples(sides.others, seen[first : first + rows], where), loss, keys)
+            bar.advance(rows)
+    for one in fitted:
+        found = _measured(final, _as_module(model, one), everyone)
+        odds.append(found[0])
+        hits.append(found[1][sides.count :])
+    fits = [(float(hit[half].mean()), float(hit[~half].mean())) for hit, half in zip(hits, seen, strict=True)]
+    compared = _compared(own, np.stack(odds), seen, seed)
+    accuracy = float(right[: sides.count].mean()), float(right[sides.count :].mean())
     return Membership(
-        final.name, final.source, (count, len(others.labels)), (float(right_in.mean()), float(right_out.mean())),
-        (math.fsum(one for one, _ in fits) / references, math.fsum(two for _, two in fits) / references),
-        tuple(epochs), weight,
-        tuple(told(name, values[:count], values[count:]) for name, values in
-              (("RMIA", share), ("LiRA", lira), ("loss alone", own))),
-        (area(*apart), *area_interval(*apart, _APART)), tuple(each[:count]), tuple(each[count:]),
+        final.name, final.source, (sides.count, len(sides.others.labels)), accuracy,
+        (sum(one for one, _ in fits) / references, sum(two for _, two in fits) / references),
+        tuple(one.epochs for one in fitted), *compared,
     )  # fmt: skip
+
+
+def _examples(side: Dataset, seen: Flags, where: torch.device) -> tuple[Tensor, Tensor]:
+    """What reference models are trained on, (R, n, C, H, W) and (R, n): as many for each, though one may be left."""
+    half = int(seen.sum(1).min())
+    places = torch.from_numpy(np.stack([own.nonzero()[0][:half] for own in seen]))
+    return side.images[places].to(where), side.labels[places].to(where)
+
+
+def _compared(
+    own: Numbers, references: Numbers, seen: Flags, seed: int
+) -> tuple[float, tuple[Told, ...], tuple[float, float, float], tuple[Score, ...], tuple[Score, ...]]:
+    """RMIA's weight, what each score tells, what the reference models alone tell, and RMIA's score of each example.
+
+    Args:
+        own: (n + N,), log-odds of members and non-members under the model. references: (R, n + N), under the others.
+        seen: (R, N), which non-members each one saw.
+    """
+    count = len(own) - seen.shape[1]
+    out = np.concatenate([_one_of_each_pair(len(seen), count, seed), ~seen], 1)
+    weight = best_weight(references[:, count:], seen)
+    ratio = rmia_ratio(own, references, out, weight)
+    scores = {"RMIA": ratio, "LiRA": lira_score(own, references, out), "loss alone": own}
+    alone = np.where(out, references, 0.0).sum(0) / out.sum(0)
+    without = area(alone[:count], alone[count:]), *area_interval(alone[:count], alone[count:], _APART)
+    exceeds, p = rmia_score(ratio, ratio[count:]), p_values(ratio, ratio[count:])
+    each = tuple(Score(*both) for both in zip(exceeds.tolist(), p.tolist(), strict=True))
+    found = tuple(told(name, values[:count], values[count:]) for name, values in scores.items())
+    return weight, found, without, each[:count], each[count:]

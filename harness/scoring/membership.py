@@ -64,6 +64,12 @@ def rmia_score(ratios: Numbers, population: Numbers) -> Numbers:
     return np.searchsorted(np.sort(population), ratios, side="left") / len(population)
 
 
+def p_values(scores: Numbers, population: Numbers) -> Numbers:
+    """The chance (n,) that a non-member's score is as high, at most: of the population (N,) and the example itself."""
+    as_high = len(population) - np.searchsorted(np.sort(population), scores, side="left")
+    return (1 + as_high) / (1 + len(population))
+
+
 def best_weight(references: Numbers, seen: Flags) -> float:
     """The weight a with which reference models tell best what the others saw, of which the truth is known.
 
