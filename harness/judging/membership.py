@@ -162,7 +162,7 @@ class Membership:
 
     Attributes:
         accuracy: on members and non-members. reference_accuracy: of reference models, on their own half and the other.
-        passes: of each reference model over its half. unfitted: how many reached none of the model's loss in them.
+        passes: of each reference model over its half. unfitted: how many fit it less well than the model its members.
         weight: RMIA's a.
         scores: RMIA, LiRA, and the loss alone.
         without: AUC and its 99.9% interval of reference models alone, which know no member: 0.5 where the two sides
@@ -231,6 +231,33 @@ def _percent(share: float) -> str:
     return f"{100 * share:g}%"
 
 
+@dataclass(frozen=True, eq=False)
+class Signals:
+    """What a model and R reference models make of n members and N non-members, in that order.
+
+    Attributes:
+        own: (n + N,), log-odds of the true labels under the model. right: which of them it tells.
+        references: (R, n + N), under the reference models. hits: (R, n + N), which of them these tell.
+        seen: (R, N), which non-members each was trained on.
+        out: (R, n + N), which models an example is compared with; none of them saw it.
+        passes: of each reference model. unfitted: how many fit their half less well than the model its members.
+    """
+
+    own: Numbers
+    right: Flags
+    references: Numbers
+    hits: Flags
+    seen: Flags
+    out: Flags
+    passes: tuple[int, ...]
+    unfitted: int
+
+    @property
+    def count(self) -> int:
+        """n."""
+        return len(self.own) - self.seen.shape[1]
+
+
 def judge_members(
     final: Final, sides: Sides, references: int = REFERENCES, seed: int = 0, device: str = "cpu"
 ) -> Membership:
@@ -243,6 +270,11 @@ def judge_members(
     Raises:
         UsageError: the sides do not fit the model, or its numbers are not finite.
     """
+    return _judged(final, signals_of(final, sides, references, seed, device))
+
+
+def signals_of(final: Final, sides: Sides, references: int, seed: int, device: str) -> Signals:
+    """Train the reference models, and ask them and the model; see :func:`judge_members`."""
     if references % 2 or not _FEWEST_REFERENCES <= references <= _MOST_REFERENCES:
         raise UsageError(
             f"{references} reference models; take an even number from {_FEWEST_REFERENCES} to {_MOST_REFERENCES}"
@@ -251,27 +283,18 @@ def judge_members(
     where, everyone = compute_on(device), sides.together
     final.module.to(where)
     own, right = _measured(final, final.module, everyone)
-    seen = halves(references, len(sides.others.labels), seed)
-    fitted, odds, hits = list[Fitted](), list[Numbers](), list[Flags]()
+    seen, loss, fitted = halves(references, len(sides.others.labels), seed), _mean_loss(own[: sides.count]), []
     model = RowModel(final.name, final.shape, final.classes).to(where, torch.float32)
     rows = 1 if model.evaluates_alone else references
     with progress("reference models", references, "models") as bar:
         for first in range(0, references, rows):
-            loss, keys = _mean_loss(own[: sides.count]), [(seed, number) for number in range(first, first + rows)]
+            keys = [(seed, number) for number in range(first, first + rows)]
             fitted += _trained(model, *_examples(sides.others, seen[first : first + rows], where), loss, keys)
             bar.advance(rows)
-    for one in fitted:
-        found = _measured(final, _as_module(model, one), everyone)
-        odds.append(found[0])
-        hits.append(found[1][sides.count :])
-    fits = [(float(hit[half].mean()), float(hit[~half].mean())) for hit, half in zip(hits, seen, strict=True)]
-    compared = _compared(own, np.stack(odds), seen, seed)
-    accuracy = float(right[: sides.count].mean()), float(right[sides.count :].mean())
-    return Membership(
-        final.name, final.source, (sides.count, len(sides.others.labels)), accuracy,
-        (sum(one for one, _ in fits) / references, sum(two for _, two in fits) / references),
-        tuple(one.passes for one in fitted), sum(not one.fits for one in fitted), *compared,
-    )  # fmt: skip
+    odds, hits = zip(*(_measured(final, _as_module(model, one), everyone) for one in fitted), strict=True)
+    out = np.concatenate([_one_of_each_pair(references, sides.count, seed), ~seen], 1)
+    passes, unfitted = tuple(one.passes for one in fitted), sum(not one.fits for one in fitted)
+    return Signals(own, right, np.stack(odds), np.stack(hits), seen, out, passes, unfitted)
 
 
 def _examples(side: Dataset, seen: Flags, where: torch.device) -> tuple[Tensor, Tensor]:
@@ -281,23 +304,21 @@ def _examples(side: Dataset, seen: Flags, where: torch.device) -> tuple[Tensor, 
     return side.images[places].to(where), side.labels[places].to(where)
 
 
-def _compared(
-    own: Numbers, references: Numbers, seen: Flags, seed: int
-) -> tuple[float, tuple[Told, ...], tuple[float, float, float], tuple[Score, ...], tuple[Score, ...]]:
-    """RMIA's weight, what each score tells, what the reference models alone tell, and RMIA's score of each example.
-
-    Args:
-        own: (n + N,), log-odds of members and non-members under the model. references: (R, n + N), under the others.
-        seen: (R, N), which non-members each one saw.
-    """
-    count = len(own) - seen.shape[1]
-    out = np.concatenate([_one_of_each_pair(len(seen), count, seed), ~seen], 1)
+def _judged(final: Final, signals: Signals) -> Membership:
+    count, own, references, out = signals.count, signals.own, signals.references, signals.out
+    seen, hits = signals.seen, signals.hits[:, count:]
     weight = best_weight(references[:, count:], seen)
     ratio = rmia_ratio(own, references, out, weight)
     scores = {"RMIA": ratio, "LiRA": lira_score(own, references, out), "loss alone": own}
     alone = np.where(out, references, 0.0).sum(0) / out.sum(0)
-    without = area(alone[:count], alone[count:]), *area_interval(alone[:count], alone[count:], _APART)
     exceeds, p = rmia_score(ratio, ratio[count:]), p_values(ratio, ratio[count:])
     each = tuple(Score(*both) for both in zip(exceeds.tolist(), p.tolist(), strict=True))
-    found = tuple(told(name, values[:count], values[count:]) for name, values in scores.items())
-    return weight, found, without, each[:count], each[count:]
+    return Membership(
+        model=final.name, source=final.source, counts=(count, len(own) - count),
+        accuracy=(float(signals.right[:count].mean()), float(signals.right[count:].mean())),
+        reference_accuracy=(float(hits[seen].mean()), float(hits[~seen].mean())), passes=signals.passes,
+        unfitted=signals.unfitted, weight=weight,
+        scores=tuple(told(name, values[:count], values[count:]) for name, values in scores.items()),
+        without=(area(alone[:count], alone[count:]), *area_interval(alone[:count], alone[count:], _APART)),
+        members=each[:count], others=each[count:],
+    )  # fmt: skip
