@@ -70,7 +70,7 @@ def area_of(document: Any, name: str) -> tuple[float, float, float]:
 def test_an_overfitted_model_tells_its_members(judge: Any, tmp_path: Path) -> None:
     members, others = data(0, 120, 160)
     files = save(tmp_path, members=members, others=others)
-    torch.save(trained("mlp2", *members, 40).state_dict(), tmp_path / "final.pt")
+    torch.save(trained("mlp2", *members, 20).state_dict(), tmp_path / "final.pt")
     asked = (*files, "--model", "mlp2", "--weights", tmp_path / "final.pt", "--references", 6)
     code, document, _ = judge(*asked)
     assert code == 0 and document["valid"] and document["counts"] == [120, 160]
