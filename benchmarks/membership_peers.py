@@ -17,7 +17,7 @@ import ast
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import scipy.stats
@@ -68,7 +68,7 @@ def of_peers(signals: Signals, rmia: Path | None, lira: Path | None, weight: flo
     count, each = signals.count, int(signals.out.sum(0)[0])
     if rmia is not None:
         run = function_of(
-            rmia / "modules" / "mia" / "attacks" / "rmia.py", ("get_out_ref_signals", "run_rmia"), Optional=Any
+            rmia / "modules" / "mia" / "attacks" / "rmia.py", ("get_out_ref_signals", "run_rmia"), Optional=Optional
         )
         own = np.exp(log_probability(signals.own))
         references = np.exp(log_probability(signals.references)).T[signals.out.T].reshape(-1, each)

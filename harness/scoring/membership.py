@@ -178,3 +178,58 @@ def told(name: str, members: Numbers, others: Numbers) -> Told:
     """What a score (n,) of members and (N,) of non-members tells."""
     rates = tuple(found_at(members, others, alarms) for alarms in ALARMS)
     return Told(name, area(members, others), *area_interval(members, others), rates)
+
+
+# Which site sent an update.
+
+
+@dataclass(frozen=True)
+class SitesTold:
+    """Whether updates of several rounds tell which site sent them.
+
+    Attributes:
+        right, updates: how many of how many updates go to their own site, by its updates of the other rounds.
+        chance: the share that guesses get right.
+        p: of a permutation test; small where sites are told.
+    """
+
+    right: int
+    updates: int
+    chance: float
+    p: float
+
+
+def site_test(updates: Numbers, permutations: int = 999, seed: int = 0) -> SitesTold:
+    """A permutation test of whether sites are told by their updates.
+
+    The mean of each round is taken away, which all sites share. What is left of a site points in the same direction in
+    every round where its data differ from the others'. In permutations sites change places within each round, at
+    random, as they may where nothing of an update is the site's.
+
+    Args:
+        updates: (R, S, P), what each of S sites sent in each of R rounds, at least 2 of both.
+        permutations: how many; p is at least 1 / (1 + permutations), and of S sites no less than about S! to the power
+            of 1 - R, so that three sites need five rounds.
+
+    Raises:
+        ValueError: fewer than two rounds or sites.
+    """
+    rounds, sites = updates.shape[:2]
+    if min(rounds, sites) < 2:
+        raise ValueError(f"{rounds} rounds of {sites} sites; take two and more of both")
+    left = updates - updates.mean(1, keepdims=True)
+    left /= np.maximum(np.linalg.norm(left, axis=2, keepdims=True), 1e-30)
+    alike = np.einsum("asp,btp->abst", left, left)
+    alike[np.arange(rounds), np.arange(rounds)] = 0.0
+    guessed = alike.sum(1).argmax(2)
+    right, random = int((guessed == np.arange(sites)).sum()), np.random.default_rng(seed)
+
+    def agreement(orders: NDArray[np.int64]) -> float:
+        one, two = np.arange(rounds)[:, None, None], np.arange(rounds)[None, :, None]
+        return float(alike[one, two, orders[:, None], orders[None]].sum())
+
+    found = agreement(np.tile(np.arange(sites), (rounds, 1)))
+    others = [agreement(np.stack([random.permutation(sites) for _ in range(rounds)])) for _ in range(permutations)]
+    # Sums in another order differ in their last digits.
+    as_high = sum(one >= found - 1e-9 for one in others)
+    return SitesTold(right, rounds * sites, 1 / sites, (1 + as_high) / (1 + permutations))

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.special import softmax
+from sklearn.datasets import load_digits
 
 from harness.scoring.membership import (
     area,
@@ -15,6 +17,7 @@ from harness.scoring.membership import (
     p_values,
     rmia_ratio,
     rmia_score,
+    site_test,
 )
 
 OUT = np.array([[True, False, True], [False, True, True]])
@@ -98,3 +101,38 @@ def test_found_at_a_share_of_false_alarms() -> None:
     assert (found.found, found.members) == (3, 5) and found.low == pytest.approx(stats.beta.ppf(0.025, 3, 3))
     assert found_at(others, others[:999], 0.01).reason == "not measurable with 999 non-members, 1000 are"
     assert found_at(others, others, 0.001).found is None
+
+
+def federation(seed: int, shift: float) -> np.ndarray:
+    """Updates (6, 3, 640) of logistic regression: three sites, each round on 32 fresh digits of each.
+
+    ``shift``: how much more often each site has labels of its own.
+    """
+    pixels, labels = load_digits(return_X_y=True)
+    images, rng = pixels / 16, np.random.default_rng(seed)
+    updates = []
+    for _ in range(6):
+        weights = rng.normal(0, 0.1, (64, 10))
+        for site in range(3):
+            own = np.where(labels % 3 == site, 1 + shift, 1.0)
+            batch = rng.choice(len(labels), 32, p=own / own.sum())
+            guesses = softmax(images[batch] @ weights, axis=1)
+            updates.append((images[batch].T @ (guesses - np.eye(10)[labels[batch]])).ravel())
+    return np.reshape(updates, (6, 3, 640))
+
+
+def test_sites_that_are_alike_are_not_told() -> None:
+    found = [site_test(federation(seed, 0.0), 199, seed) for seed in range(200)]
+    assert stats.kstest([one.p for one in found], "uniform").pvalue > 0.01
+    assert stats.binomtest(sum(one.right for one in found), 200 * 18, found[0].chance).pvalue > 0.01
+
+
+def test_sites_with_labels_of_their_own_are_told() -> None:
+    found = [site_test(federation(seed, 3.0), 199, seed) for seed in range(20)]
+    assert sum(one.p <= 0.01 for one in found) >= 18
+    assert np.mean([one.right / one.updates for one in found]) > 0.6
+
+
+def test_one_round_tells_no_site() -> None:
+    with pytest.raises(ValueError, match="two and more"):
+        site_test(np.ones((1, 3, 4)))
