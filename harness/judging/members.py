@@ -81,27 +81,26 @@ def read_sides(members: Path, others: Path) -> Sides:
         raise UsageError(
             f"members have label {strange[0]}, which no non-member has; give non-members of all classes of the members"
         )
-    known = [_digests(side) for side in (inside, outside)]
-    for path, digests in zip((members, others), known, strict=True):
-        if len(set(digests)) < len(digests):
-            place = next(place for place, one in enumerate(digests) if one in digests[:place])
-            raise UsageError(
-                f"{str(path)!r} has example {place + 1} twice (first as {digests.index(digests[place]) + 1}); keep "
-                "each example once"
-            )
-    both = set(known[0]) & set(known[1])
+    known = [_places(path, side) for path, side in ((members, inside), (others, outside))]
+    both = sorted(known[1][one] for one in known[0].keys() & known[1].keys())
     if both:
-        place = next(place for place, one in enumerate(known[1]) if one in both)
         raise UsageError(
-            f"{len(both)} members are also non-members, such as example {place + 1} of {str(others)!r}; take them "
+            f"{len(both)} members are also non-members, such as example {both[0] + 1} of {str(others)!r}; take them "
             "out of one of the files"
         )
     return Sides(inside, outside)
 
 
-def _digests(side: Dataset) -> list[bytes]:
-    images, labels = side.images.numpy(), side.labels.numpy()
-    return [hashlib.sha256(one.tobytes() + label.tobytes()).digest() for one, label in zip(images, labels, strict=True)]
+def _places(path: Path, side: Dataset) -> dict[bytes, int]:
+    """Where each example stands, by its digest. Raises UsageError: one is there twice."""
+    found = dict[bytes, int]()
+    for place, (image, label) in enumerate(zip(side.images.numpy(), side.labels.numpy(), strict=True)):
+        first = found.setdefault(hashlib.sha256(image.tobytes() + label.tobytes()).digest(), place)
+        if first != place:
+            raise UsageError(
+                f"{str(path)!r} has example {place + 1} twice (first as {first + 1}); keep each example once"
+            )
+    return found
 
 
 def final_of_files(name: str, weights: Path, sides: Sides) -> Final:

@@ -221,6 +221,27 @@ def test_options_that_do_not_go_together(options: list[str], said: str, judge: A
     assert code == 2 and said in line and len(line.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda images, labels: (images[..., :7], labels), "and the network takes (1, 8, 8); save them as the clients"),
+        (
+            lambda images, labels: (images, np.where(labels == 3, 10, labels)),
+            "have label 10, and the network 10 classes",
+        ),
+        (None, "holds a gradient and no trained model; give it with --weights FILE"),
+    ],
+)
+def test_what_does_not_fit_a_capture(change: Any, said: str, judge: Any, tmp_path: Path, federation: Any) -> None:
+    folders = federation(1)
+    sides = data(3, 60, 80)
+    members, others = sides if change is None else [change(*side) for side in sides]
+    if change is None:
+        (folders[0] / "after.npz").rename(folders[0] / "gradient.npz")
+    code, _, line = judge(*save(tmp_path, members=members, others=others), folders[0])
+    assert code == 2 and said in line and len(line.splitlines()) == 1
+
+
 def test_one_file_alone_and_weights_without_members(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (members,) = save(tmp_path, members=data(3, 60)[0])
     assert run(["judge", "--members", str(members)]) == 2
