@@ -24,6 +24,8 @@ ALARMS = (0.01, 0.001)
 _FEWEST_ALARMS = 10
 # RMIA's offline correction, of which the best on the reference models is taken.
 _WEIGHTS = tuple(step / 10 for step in range(11))
+# Below it a mean of probabilities is no number any more whose logarithm is finite.
+_LEAST = 1e-300
 
 Numbers = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -35,7 +37,7 @@ def log_odds(logits: Numbers, labels: NDArray[np.int64]) -> Numbers:
     others = np.array(logits, dtype=np.float64)
     true = others[rows, labels].copy()
     others[rows, labels] = -np.inf
-    return true - logsumexp(others, axis=1)
+    return true - np.asarray(logsumexp(others, axis=1))
 
 
 def log_probability(odds: Numbers) -> Numbers:
@@ -55,8 +57,8 @@ def rmia_ratio(odds: Numbers, references: Numbers, out: Flags, weight: float) ->
         out: (R, n), which of them are taken for an example: they never saw it.
         weight: a in [0, 1]. The mean with the example is taken to be a p_out + 1 - a, as no model has seen it.
     """
-    p_out = np.exp(logsumexp(np.where(out, log_probability(references), -np.inf), axis=0)) / out.sum(0)
-    return log_probability(odds) - np.log(0.5 * ((1 + weight) * p_out + 1 - weight))
+    p_out = np.where(out, np.exp(log_probability(references)), 0.0).sum(0) / out.sum(0)
+    return log_probability(odds) - np.log(np.maximum(0.5 * ((1 + weight) * p_out + 1 - weight), _LEAST))
 
 
 def rmia_score(ratios: Numbers, population: Numbers) -> Numbers:

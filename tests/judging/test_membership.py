@@ -227,7 +227,7 @@ def test_options_that_do_not_go_together(options: list[str], said: str, judge: A
         (lambda images, labels: (images[..., :7], labels), "and the network takes (1, 8, 8); save them as the clients"),
         (
             lambda images, labels: (images, np.where(labels == 3, 10, labels)),
-            "have label 10, and the network 10 classes",
+            "label 10, and the network 10 classes",
         ),
         (None, "holds a gradient and no trained model; give it with --weights FILE"),
     ],
