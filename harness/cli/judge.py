@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.base.devices import choose_device
+from harness.base.devices import choose_device, use_threads
 from harness.base.errors import UsageError
 from harness.base.progress import within
 from harness.cli.app import DONE, INVALID, app, resumable
@@ -41,6 +41,8 @@ from harness.judging.declared import Group, groups_of
 from harness.judging.evidence import Check, pooled
 from harness.judging.federation import federations, names_of
 from harness.judging.judgement import Judgement, Work, checks_without_truth, chosen_kin, judge_captured, stated
+from harness.judging.members import final_of_captures, final_of_files, read_sides
+from harness.judging.membership import REFERENCES, judge_members
 from harness.judging.plan import (
     Line,
     Reading,
@@ -108,10 +110,36 @@ def judge_command(
     budget: Annotated[
         str | None, typer.Option(help="Time that this may take, such as 90s, 10m or 2h: what fits runs.")
     ] = None,
+    members: Annotated[
+        Path | None,
+        typer.Option(help="An .npz file of examples in the training: how well the final model tells them. No attack."),
+    ] = None,
+    non_members: Annotated[
+        Path | None, typer.Option(help="With --members: examples of the same data that were not in the training.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="With --members and no captures: the network.")] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="With --members: the final weights; else those of the latest capture.")
+    ] = None,
+    references: Annotated[
+        int, typer.Option(help="With --members: reference models, trained on halves of the non-members.")
+    ] = REFERENCES,
     as_json: JsonOption = False,
 ) -> int:
     """Test what leaks from captured updates, and whether the declared defense is on."""
     began = time.monotonic()
+    named_sides = members, non_members
+    if any(named_sides):
+        others = attack, prior, truth, budget, resume or None, plan or None, checks_only or None
+        if any(one is not None for one in others) or rounds_seen > 1:
+            raise UsageError(
+                "--members makes no attack; drop --attack, --prior, --truth, --budget, --rounds-seen, --resume, --plan "
+                "and --checks-only"
+            )
+        use_threads(threads)
+        return judge_membership(captures or [], *named_sides, model, weights, references, device, as_json)
+    if model is not None or weights is not None or references != REFERENCES:
+        raise UsageError("--model, --weights and --references are of --members; add it, or drop them")
     if not captures:
         raise UsageError("no capture named; add folders of captures")
     most = None if budget is None else seconds_in(budget)
@@ -172,6 +200,37 @@ def judge_command(
     else:
         display(lambda console: _print(judgement, out, console))
     return DONE if judgement.valid else INVALID
+
+
+def judge_membership(
+    captures: Sequence[Path], members: Path | None, others: Path | None, model: str | None, weights: Path | None,
+    references: int, device: str, as_json: bool,
+) -> int:  # fmt: skip
+    """Tells how well members are told from non-members by a final model.
+
+    Raises:
+        UsageError: a file, the network or its weights are not named, or do not fit each other.
+    """
+    if members is None or others is None:
+        raise UsageError("membership is tested of two files; give --members FILE.npz and --non-members FILE.npz")
+    sides = read_sides(members, others)
+    if captures:
+        if model is not None:
+            raise UsageError("captures name their network; drop --model, or the captures")
+        final = final_of_captures([read_capture(path) for path in folders_of(list(captures))], weights)
+    elif model is None or weights is None:
+        raise UsageError("whose members? name folders of captures, or --model NAME and --weights FILE")
+    else:
+        final = final_of_files(model, weights, sides)
+    with within():
+        found = judge_members(final, sides, references, device=choose_device(device))
+    if as_json:
+        sys.stdout.write(json.dumps(found.record(), indent=1) + "\n")
+    else:
+        console = Screen()
+        for line in found.lines():
+            console.print(Text(line))
+    return DONE if found.problem is None else INVALID
 
 
 def _jobs_of(groups: Sequence[Group], jobs: int | None, threads: int | None) -> tuple[int, int | None]:

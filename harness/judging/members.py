@@ -1,0 +1,157 @@
+"""Members of a training, non-members beside them, and the final model that is asked who was in it."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from harness.base.errors import UsageError
+from harness.datasets import Dataset, load_dataset
+from harness.judging.capture import FACTS, Capture
+from harness.judging.parts import fitted_arrays, fixed_values, trained_network
+from harness.models import build_module
+from harness.models.networks import ImageShape
+from harness.models.weights_files import load_state
+
+#: Members, and non-members, below which nothing is said.
+FEWEST = 20
+
+
+@dataclass(frozen=True)
+class Final:
+    """A trained network: how it is built again, and what it is.
+
+    Attributes:
+        name: for :func:`build_module`. source: where its weights come from, in words.
+        module: with the trained weights.
+    """
+
+    name: str
+    shape: ImageShape
+    classes: int
+    source: str
+    module: nn.Module
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Members and non-members of one kind, none of them twice."""
+
+    members: Dataset
+    others: Dataset
+
+    @property
+    def count(self) -> int:
+        """How many members there are."""
+        return len(self.members.labels)
+
+    @property
+    def together(self) -> Dataset:
+        """All of them, members first."""
+        pairs = (self.members.images, self.others.images), (self.members.labels, self.others.labels)
+        images, labels = (torch.cat(both) for both in pairs)
+        return replace(self.others, images=images, labels=labels)
+
+
+def read_sides(members: Path, others: Path) -> Sides:
+    """Both files, checked against each other.
+
+    Raises:
+        UsageError: a file is damaged, examples are there twice or on both sides, or the sides are not comparable.
+    """
+    inside, outside = (load_dataset(str(path), Path()) for path in (members, others))
+    for path, side in ((members, inside), (others, outside)):
+        if side.words is not None:
+            raise UsageError(f"{str(path)!r} holds texts, and membership is tested of images and tables; give .npz")
+        if len(side.labels) < FEWEST:
+            raise UsageError(
+                f"{str(path)!r} has {len(side.labels)} examples, which can show nothing; give at least {FEWEST}, "
+                "better 2000"
+            )
+    if inside.image_shape != outside.image_shape:
+        raise UsageError(
+            f"members are of shape {inside.image_shape}, non-members of {outside.image_shape}; save both as the "
+            "network takes them"
+        )
+    strange = sorted(set(inside.labels.tolist()) - set(outside.labels.tolist()))
+    if strange:
+        raise UsageError(
+            f"members have label {strange[0]}, which no non-member has; give non-members of all classes of the members"
+        )
+    known = [_places(path, side) for path, side in ((members, inside), (others, outside))]
+    both = sorted(known[1][one] for one in known[0].keys() & known[1].keys())
+    if both:
+        raise UsageError(
+            f"{len(both)} members are also non-members, such as example {both[0] + 1} of {str(others)!r}; take them "
+            "out of one of the files"
+        )
+    return Sides(inside, outside)
+
+
+def _places(path: Path, side: Dataset) -> dict[bytes, int]:
+    """Where each example stands, by its digest. Raises UsageError: one is there twice."""
+    found = dict[bytes, int]()
+    for place, (image, label) in enumerate(zip(side.images.numpy(), side.labels.numpy(), strict=True)):
+        first = found.setdefault(hashlib.sha256(image.tobytes() + label.tobytes()).digest(), place)
+        if first != place:
+            raise UsageError(
+                f"{str(path)!r} has example {place + 1} twice (first as {first + 1}); keep each example once"
+            )
+    return found
+
+
+def final_of_files(name: str, weights: Path, sides: Sides) -> Final:
+    """A network by its name, with weights from a file; it takes what the sides hold.
+
+    Raises:
+        UsageError: it cannot be built, or the file does not fit.
+    """
+    shape, classes = sides.others.image_shape, max(sides.members.num_classes, sides.others.num_classes)
+    module = build_module(name, shape, classes, seed=0)
+    load_state(module, name, weights)
+    return Final(name, shape, classes, weights.name, module)
+
+
+def final_of_captures(captures: Sequence[Capture], weights: Path | None) -> Final:
+    """The network of captures, with weights from a file, or what came back in the latest round (of several captures of
+    that round, the last one named).
+
+    Raises:
+        UsageError: captures of texts or of gradients, or weights that do not fit.
+    """
+    latest = max(enumerate(captures), key=lambda one: (one[1].record.round, one[0]))[1]
+    record, folder = latest.record, str(latest.folder)
+    if record.data == "text":
+        raise UsageError(f"capture {folder!r} is of texts, and membership is tested of images and tables; drop it")
+    module, name = trained_network([latest])
+    if weights is not None:
+        load_state(module, name, weights)
+        return Final(name, record.shape, record.classes, weights.name, module)
+    if latest.kind == "gradient":
+        raise UsageError(f"capture {folder!r} holds a gradient and no trained model; give it with --weights FILE")
+    state = fitted_arrays(latest.before, module, whole=True, fixed=fixed_values(record, module, True))
+    sent = fitted_arrays(latest.moved, module, whole=False)
+    if latest.kind == "update":
+        # Statistics of layers that normalise are sent as they are.
+        trained = {one for one, _ in module.named_parameters()}
+        sent = {one: state[one] + value if one in trained else value for one, value in sent.items()}
+    module.load_state_dict(state | sent)
+    return Final(name, record.shape, record.classes, f"{latest.kind} of {latest.folder.name}", module)
+
+
+def require_fit(final: Final, sides: Sides) -> None:
+    """Raises UsageError: the sides are not what the network takes."""
+    if sides.others.image_shape != final.shape:
+        raise UsageError(
+            f"examples are of shape {sides.others.image_shape}, and the network takes {tuple(final.shape)}; save them "
+            f"as the clients do, or correct image_shape in {FACTS}"
+        )
+    most = max(sides.members.num_classes, sides.others.num_classes)
+    if most > final.classes:
+        raise UsageError(
+            f"examples have label {most - 1}, and the network {final.classes} classes; number them as the clients do, "
+            f"or correct classes in {FACTS}"
+        )

@@ -1,0 +1,268 @@
+"""``harness judge --members``: who was in a training is told where the model tells it, and only there."""
+
+import json
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import expit, logit
+from scipy.stats import norm
+from sklearn.datasets import load_digits
+from torch import nn
+
+from harness.capture import captured
+from harness.cli import run
+from harness.judging.members import Final, Sides, read_sides
+from harness.judging.membership import halves, judge_members
+from harness.models.networks import build_module
+
+SHAPE = (1, 8, 8)
+Files = tuple[Path, Path]
+
+
+def data(seed: int, *counts: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Parts of the 8x8 digits in an order of this seed, that share no example."""
+    pixels, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(seed).permutation(len(labels))
+    images = (pixels / 16).astype("f4").reshape(-1, *SHAPE)
+    ends = np.cumsum(counts)
+    return [(images[part], labels[part]) for part in np.split(order, ends)[:-1]]
+
+
+def trained(name: str, images: np.ndarray, labels: np.ndarray, steps: int, seed: int = 0) -> nn.Module:
+    module = build_module(name, SHAPE, 10, seed)
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(torch.from_numpy(images)), torch.from_numpy(labels)).backward()
+        optimizer.step()
+    return module
+
+
+def save(folder: Path, **sides: tuple[np.ndarray, np.ndarray]) -> list[Path]:
+    for name, (images, labels) in sides.items():
+        np.savez(folder / f"{name}.npz", images=images, labels=labels)
+    return [folder / f"{name}.npz" for name in sides]
+
+
+@pytest.fixture
+def judge(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any, str]]:
+    def command(members: Path, others: Path, *options: Any, as_json: bool = True) -> tuple[int, Any, str]:
+        capsys.readouterr()
+        named = ["--members", str(members), "--non-members", str(others), *map(str, options)]
+        code = run(["judge", *named, *(["--json"] if as_json else [])])
+        said = capsys.readouterr()
+        return code, (json.loads(said.out) if as_json else said.out) if said.out else None, said.err
+
+    return command
+
+
+def area_of(document: Any, name: str) -> tuple[float, float, float]:
+    (found,) = (one for one in document["scores"] if one["name"] == name)
+    return found["area"], found["low"], found["high"]
+
+
+def test_an_overfitted_model_tells_its_members(judge: Any, tmp_path: Path) -> None:
+    members, others = data(0, 120, 160)
+    files = save(tmp_path, members=members, others=others)
+    torch.save(trained("mlp2", *members, 20).state_dict(), tmp_path / "final.pt")
+    asked = (*files, "--model", "mlp2", "--weights", tmp_path / "final.pt", "--references", 6)
+    code, document, _ = judge(*asked)
+    assert code == 0 and document["valid"] and document["counts"] == [120, 160]
+    assert document["accuracy"][0] == 1.0 > document["accuracy"][1]
+    for name in ("RMIA", "LiRA"):
+        found, low, _ = area_of(document, name)
+        assert found > 0.58 and low > 0.5
+    assert all("not measurable with 160" in rate["reason"] for rate in document["scores"][0]["rates"])
+    assert len(document["members"]) == 120 and min(one["p"] for one in document["members"]) >= 1 / 161
+    code, said, _ = judge(*asked[:-1], 4, as_json=False)
+    assert code == 0 and "a gap of " in said and "RMIA: AUC 0." in said and "at 1% false alarms: not measurable" in said
+
+
+def test_without_their_influence_members_are_not_told(tmp_path: Path) -> None:
+    """In 20 of 20 trainings on others' data, by an interval that holds for all 20 together at 95%; alone it would miss
+    one in 20."""
+    wide, found = float(norm.isf(0.025 / 20) / norm.isf(0.025)), []
+    for seed in range(20):
+        members, others, trained_on = data(seed, 120, 120, 120)
+        sides = read_sides(*save(tmp_path, members=members, others=others))
+        final = Final("logistic", SHAPE, 10, "a test", trained("logistic", *trained_on, 60, seed))
+        made = judge_members(final, sides, references=4, seed=seed)
+        assert made.problem is None
+        for one in made.scores:
+            middle = logit(one.area)
+            low, high = (expit(middle + wide * (logit(end) - middle)) for end in (one.low, one.high))
+            assert low <= 0.5 <= high, (seed, one)
+        found.append([one.area for one in made.scores])
+    # Nor are they on the mean of all.
+    assert np.abs(np.mean(found, 0) - 0.5).max() < 4 * (1 / 12 * (2 / 120)) ** 0.5 / 20**0.5
+
+
+def test_members_of_other_data_are_no_result(judge: Any, tmp_path: Path) -> None:
+    """Told without the model: by models that saw none of them."""
+    (images, labels), others = data(1, 150, 150)
+    noisy = np.clip(images + np.random.default_rng(0).normal(0, 0.5, images.shape), 0, 1).astype("f4")
+    files = save(tmp_path, members=(noisy, labels), others=others)
+    torch.save(trained("logistic", *others, 60).state_dict(), tmp_path / "final.pt")
+    code, document, _ = judge(*files, "--model", "logistic", "--weights", tmp_path / "final.pt")
+    assert code == 3 and not document["valid"]
+    assert "differ without the model" in document["problem"] and "draw both from the same data" in document["problem"]
+
+
+def test_half_of_the_models_see_a_non_member() -> None:
+    seen = halves(8, 101, 0)
+    assert (seen.sum(0) == 4).all() and (seen[::2] != seen[1::2]).all()
+    assert set(seen.sum(1)) == {50, 51}
+
+
+def factory(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    channels, height, width = image_shape
+    normal = nn.BatchNorm2d(4)
+    return nn.Sequential(
+        nn.Conv2d(channels, 4, 3), normal, nn.ReLU(), nn.Flatten(), nn.Linear(4 * (height - 2) * (width - 2), classes)
+    )
+
+
+@pytest.mark.parametrize("kind", ["after", "update"])
+def test_captures_bring_the_network_and_what_it_became(
+    kind: str, judge: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two rounds the later one, with running statistics; an update is added to what it began with."""
+    network = types.ModuleType("their_network")
+    network.factory = factory
+    monkeypatch.setitem(sys.modules, "their_network", network)
+    members, others = data(2, 60, 80)
+    files = save(tmp_path, members=members, others=others)
+    module = factory(SHAPE, 10)
+    facts = {"model": "their_network:factory", "image_shape": SHAPE, "classes": 10, "learning_rate": 0.05,
+             "batch_size": 60}  # fmt: skip
+    for number in (1, 0):
+        with captured(module, tmp_path / "captures" / str(1 - number), round=1 - number, **facts):
+            optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+            nn.functional.cross_entropy(module(torch.from_numpy(members[0])), torch.from_numpy(members[1])).backward()
+            optimizer.step()
+    last = tmp_path / "captures" / "1"
+    if kind == "update":
+        before, after = (dict(np.load(last / f"{name}.npz")) for name in ("before", "after"))
+        changed = {
+            name: value if "running" in name or "num_batches" in name else value - before[name]
+            for name, value in after.items()
+        }
+        np.savez(last / "update.npz", **changed)
+        (last / "after.npz").unlink()
+    code, document, said = judge(*files, tmp_path / "captures", "--references", 4)
+    assert code in (0, 3), said
+    module.eval()
+    with torch.no_grad():
+        told = (module(torch.from_numpy(members[0])).argmax(1).numpy() == members[1]).mean()
+    assert document["accuracy"][0] == pytest.approx(told) and document["source"] == f"{kind} of 1"
+    assert len(document["passes"]) == 4
+
+
+def spoiled(number: int, members: Any, others: Any) -> tuple[Any, Any]:
+    """Members and non-members with one mistake."""
+    (images, labels), (more, theirs) = members, others
+    return [
+        ((images[:19], labels[:19]), others),
+        (members, (more[:19], theirs[:19])),
+        ((np.concatenate([images, images[:1]]), np.append(labels, labels[:1])), others),
+        (members, (np.concatenate([more, more[-1:]]), np.append(theirs, theirs[-1:]))),
+        (members, (np.concatenate([more, images[:2]]), np.append(theirs, labels[:2]))),
+        (members, (more[..., :7], theirs)),
+        ((images[..., :7], labels), (more[..., :7], theirs)),
+        ((images, np.where(labels == 3, 10, labels)), others),
+        ((images, np.where(labels == 3, 10, labels)), (more, np.where(theirs == 3, 10, theirs))),
+    ][number]
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (0, "has 19 examples, which can show nothing; give at least 20"),
+        (1, "has 19 examples, which can show nothing; give at least 20"),
+        (2, "has example 61 twice (first as 1); keep each example once"),
+        (3, "has example 81 twice (first as 80); keep each example once"),
+        (4, "2 members are also non-members, such as example 81 of"),
+        (5, "members are of shape (1, 8, 8), non-members of (1, 8, 7); save both"),
+        (6, "failed to build"),
+        (7, "members have label 10, which no non-member has; give non-members of all classes"),
+        (8, "cannot load weights"),
+    ],
+)
+def test_a_mistake_is_one_line(number: int, said: str, judge: Any, tmp_path: Path) -> None:
+    files = save(tmp_path, **dict(zip(("members", "others"), spoiled(number, *data(3, 60, 80)), strict=True)))
+    torch.save(build_module("logistic", SHAPE, 10, 0).state_dict(), tmp_path / "final.pt")
+    code, document, line = judge(*files, "--model", "logistic", "--weights", tmp_path / "final.pt")
+    if number == 6:
+        said = "cannot load weights"  # a linear layer of fewer pixels
+    assert code == 2 and document is None and said in line and len(line.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "whose members? name folders of captures, or --model NAME and --weights FILE"),
+        (["--model", "logistic"], "name folders of captures, or --model NAME and --weights FILE"),
+        (["--prior", "digits"], "--members makes no attack; drop"),
+        (["--model", "logistic", "--weights", "FINAL", "--references", "5"], "take an even number from 4 to 256"),
+    ],
+)
+def test_options_that_do_not_go_together(options: list[str], said: str, judge: Any, tmp_path: Path) -> None:
+    members, others = data(3, 60, 80)
+    files = save(tmp_path, members=members, others=others)
+    torch.save(build_module("logistic", SHAPE, 10, 0).state_dict(), tmp_path / "final.pt")
+    named = [str(tmp_path / "final.pt") if one == "FINAL" else one for one in options]
+    code, _, line = judge(*files, *named)
+    assert code == 2 and said in line and len(line.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda images, labels: (images[..., :7], labels), "and the network takes (1, 8, 8); save them as the clients"),
+        (
+            lambda images, labels: (images, np.where(labels == 3, 10, labels)),
+            "label 10, and the network 10 classes",
+        ),
+        (None, "holds a gradient and no trained model; give it with --weights FILE"),
+    ],
+)
+def test_what_does_not_fit_a_capture(change: Any, said: str, judge: Any, tmp_path: Path, federation: Any) -> None:
+    folders = federation(1)
+    sides = data(3, 60, 80)
+    members, others = sides if change is None else [change(*side) for side in sides]
+    if change is None:
+        (folders[0] / "after.npz").rename(folders[0] / "gradient.npz")
+    code, _, line = judge(*save(tmp_path, members=members, others=others), folders[0])
+    assert code == 2 and said in line and len(line.splitlines()) == 1
+
+
+def test_one_file_alone_and_weights_without_members(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (members,) = save(tmp_path, members=data(3, 60)[0])
+    assert run(["judge", "--members", str(members)]) == 2
+    assert "give --members FILE.npz and --non-members FILE.npz" in capsys.readouterr().err
+    assert run(["judge", "--weights", str(members)]) == 2
+    assert "are of --members; add it, or drop them" in capsys.readouterr().err
+
+
+def test_pickled_examples_and_weights_are_refused(judge: Any, tmp_path: Path) -> None:
+    members, others = data(3, 60, 80)
+    files = save(tmp_path, members=members, others=others)
+    np.savez(tmp_path / "pickled.npz", images=members[0].astype(object), labels=members[1])
+    torch.save(nn.Linear(2, 2), tmp_path / "whole.pt")
+    code, _, line = judge(tmp_path / "pickled.npz", files[1], "--model", "logistic", "--weights", "none.pt")
+    assert code == 2 and len(line.splitlines()) == 1
+    code, _, line = judge(*files, "--model", "logistic", "--weights", tmp_path / "whole.pt")
+    assert code == 2 and "weights file" in line and len(line.splitlines()) == 1
+
+
+def test_sides_know_both(tmp_path: Path) -> None:
+    members, others = data(3, 60, 80)
+    sides = read_sides(*save(tmp_path, members=members, others=others))
+    assert isinstance(sides, Sides) and sides.count == 60 and len(sides.together.labels) == 140
+    assert torch.equal(sides.together.images[60:], sides.others.images)
