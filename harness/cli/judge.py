@@ -18,7 +18,7 @@ from harness.base.devices import choose_device, use_threads
 from harness.base.errors import UsageError
 from harness.base.progress import within
 from harness.cli.app import DONE, INVALID, app, resumable
-from harness.cli.console import display
+from harness.cli.console import Screen, display
 from harness.cli.options import (
     DataRootOption,
     DeviceOption,
