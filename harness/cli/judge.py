@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -128,67 +128,41 @@ def judge_command(
 ) -> int:
     """Test what leaks from captured updates, and whether the declared defense is on."""
     began = time.monotonic()
-    named_sides = members, non_members
-    if any(named_sides):
-        others = attack, prior, truth, budget, resume or None, plan or None, checks_only or None
-        if any(one is not None for one in others) or rounds_seen > 1:
-            raise UsageError(
-                "--members makes no attack; drop --attack, --prior, --truth, --budget, --rounds-seen, --resume, --plan "
-                "and --checks-only"
-            )
+    attacks_only = {
+        "--attack": attack, "--prior": prior, "--resume": resume, "--plan": plan, "--budget": budget,
+        "--rounds-seen": rounds_seen > 1,
+    }  # fmt: skip
+    if members or non_members:
+        _require_none("--members", attacks_only | {"--truth": truth, "--checks-only": checks_only})
         use_threads(threads)
-        return judge_membership(captures or [], *named_sides, model, weights, references, device, as_json)
+        return judge_membership(captures or [], members, non_members, model, weights, references, device, as_json)
     if model is not None or weights is not None or references != REFERENCES:
         raise UsageError("--model, --weights and --references are of --members; add it, or drop them")
     if not captures:
         raise UsageError("no capture named; add folders of captures")
-    most = None if budget is None else seconds_in(budget)
     captures = folders_of(captures)
     if truth is not None and len(captures) > 1:
         raise UsageError("--truth is of one capture; put each capture's own into its folder as truth.npz")
     if checks_only:
-        if attack or prior is not None or resume or most or plan:
-            raise UsageError(
-                "--checks-only makes no attack; drop --attack, --prior, --resume, --plan and --budget, or --checks-only"
-            )
+        _require_none("--checks-only", attacks_only)
         return judge_checks([read_capture(path, truth) for path in captures], names_of(captures), as_json)
-    root, where, folder = find_data_root(data_root), choose_device(device), RunFolder(out)
-    public = _chosen_public(prior)
+    most, public = None if budget is None else seconds_in(budget), _chosen_public(prior)
     named = split_lists(attack or ([] if public == NONE else ["auto"]))
     if attack and not named:
         raise UsageError("--attack is empty; give it a value or leave it out")
-
-    def asked(found: Sequence[Capture]) -> tuple[list[Group], Kin | None]:
-        clients = over_rounds(federations(found), rounds_seen)
-        attacks = named or list(_WITHOUT_PRIOR[found[0].record.data])
-        title = names_of([one.folder for one in found])
-        groups = groups_of(clients, title, attacks, public, where, update_model, rounds_seen)
-        kin = chosen_kin(clients, public, root)
-        return [*groups, *companions(groups, kin, root)], kin
-
-    def shared(groups: Sequence[Group], kin: Kin | None, processes: int) -> list[Share]:
-        return shares_of(efforts_of(groups, kin, root, chunk, processes), most, root, began)
-
+    root, where = find_data_root(data_root), choose_device(device)
+    asked = _Asked(named, public, root, where, update_model, rounds_seen, chunk, most, began)
     if plan:
         readings, found = readings_of(captures, truth)
-
-        def lines() -> list[Line]:
-            groups, kin = asked(found)
-            return lines_of(shared(groups, kin, _jobs_of(groups, jobs, threads)[0]))
-
-        return _planned(readings, lines if found else list, as_json)
-    groups, kin = asked([read_capture(path, truth) for path in captures])
+        return _planned(readings, partial(asked.lines, found, jobs, threads) if found else list, as_json)
+    groups, kin = asked.groups([read_capture(path, truth) for path in captures])
     jobs, threads = _jobs_of(groups, jobs, threads)
-    shares = shared(groups, kin, jobs) if most else []
+    shares = asked.shares(groups, kin, jobs) if most else []
     groups = within_budget(groups, shares) if shares else groups
     cells = [cell for group in groups for cell in group.cells]
+    folder = RunFolder(out)
     drawn = partial(save_cell_picture, folder), partial(_draw_guess, folder, kin)
-    with (
-        resumable(),
-        claimed(out),
-        within(),
-        crew(jobs, threads, cells) as everyone,
-    ):
+    with resumable(), claimed(out), within(), crew(jobs, threads, cells) as everyone:
         work = Work(root, folder, chunk, resume, most, lines_of(shares), *drawn, everyone.attack)
         judgement = judge_captured(groups, kin, work)
         record = json.dumps(judgement.record(), indent=1)
@@ -200,6 +174,46 @@ def judge_command(
     else:
         display(lambda console: _print(judgement, out, console))
     return DONE if judgement.valid else INVALID
+
+
+def _require_none(mode: str, given: Mapping[str, object]) -> None:
+    """Refuses options of attacks beside a mode that makes none."""
+    if any(value is not None and value is not False for value in given.values()):
+        *names, last = given
+        raise UsageError(f"{mode} makes no attack; drop {', '.join(names)} and {last}, or {mode}")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What was asked of captures: attacks by name, what is public, and in how much time (``most`` seconds)."""
+
+    attacks: Sequence[str]
+    public: str
+    root: Path
+    device: str
+    update_model: str
+    rounds_seen: int
+    chunk: int
+    most: float | None
+    began: float
+
+    def groups(self, found: Sequence[Capture]) -> tuple[list[Group], Kin | None]:
+        """The clients in groups, those beside them, and data of their kind."""
+        clients = over_rounds(federations(found), self.rounds_seen)
+        attacks = self.attacks or list(_WITHOUT_PRIOR[found[0].record.data])
+        title = names_of([one.folder for one in found])
+        groups = groups_of(clients, title, attacks, self.public, self.device, self.update_model, self.rounds_seen)
+        kin = chosen_kin(clients, self.public, self.root)
+        return [*groups, *companions(groups, kin, self.root)], kin
+
+    def shares(self, groups: Sequence[Group], kin: Kin | None, jobs: int) -> list[Share]:
+        """How much of each attack runs."""
+        return shares_of(efforts_of(groups, kin, self.root, self.chunk, jobs), self.most, self.root, self.began)
+
+    def lines(self, found: Sequence[Capture], jobs: int | None, threads: int | None) -> list[Line]:
+        """The same in words, for who only plans."""
+        groups, kin = self.groups(found)
+        return lines_of(self.shares(groups, kin, _jobs_of(groups, jobs, threads)[0]))
 
 
 def judge_membership(
