@@ -209,4 +209,5 @@ def _escaped(entry: str, marks: dict[str, str]) -> str:
 def harmless(entry: str) -> str:
     """The same with a quote before what a spreadsheet would take for a formula."""
     number = entry.removeprefix("-").replace(".", "", 1).removesuffix("%")
-    return f"'{entry}" if entry.startswith(_FORMULA) and not number.isdigit() else entry
+    bare = not number or number.isdigit()  # a lone dash stands for nothing
+    return f"'{entry}" if entry.startswith(_FORMULA) and not bare else entry

@@ -29,6 +29,7 @@ def test_an_observation_holds_these_facts_and_no_others() -> None:
         "noise", "carrying", "cut", "coding", "disguises", "trained",  # to who knows a defense's settings
         "prior",  # public data
         "simulation",  # the round for public examples, where victims share weights
+        "columns",  # which features of a table's row make a column
         "batches",  # running statistics that travel, where the network normalises batches
     }  # fmt: skip
     assert Observation.__dataclass_params__.frozen

@@ -171,8 +171,8 @@ def test_nothing_of_a_text_reaches_an_attack(tmp_path: Path) -> None:
 # Whatever is added here is known to attackers: no length, mask, label or number of tokens of a private text may be.
 TOLD = {
     "model", "weights", "target", "examples", "keys", "learning_rate", "local_steps", "update_model", "optimizer",
-    "reading", "certainty", "places", "clipping", "labels", "sparse", "correction", "batches", "noise", "carrying",
-    "cut", "prior", "simulation", "coding", "disguises", "trained",
+    "reading", "certainty", "places", "clipping", "labels", "sparse", "correction", "batches", "columns", "noise",
+    "carrying", "cut", "prior", "simulation", "coding", "disguises", "trained",
 }  # fmt: skip
 
 
