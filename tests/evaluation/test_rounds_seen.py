@@ -62,7 +62,7 @@ def test_two_antipodal_candidates_are_told_apart_as_well_as_the_theorem_allows(r
     assert rounds == 1 or bound - GaussianLimit(1 / SIGMA).ceiling(0.5) > 0.05
 
 
-@pytest.mark.parametrize("rounds", [1, 4, 16])
+@pytest.mark.parametrize("rounds", [1, 4, pytest.param(16, marks=pytest.mark.slow)])
 def test_ten_candidates_are_told_apart_as_well_as_by_bayes(rounds: int) -> None:
     """Beside a sum of log-likelihoods with gradients by hand, of every candidate at every round's weights."""
     random = torch.Generator().manual_seed(2)

@@ -84,6 +84,7 @@ def test_an_overfitted_model_tells_its_members(judge: Any, tmp_path: Path) -> No
     assert code == 0 and "a gap of " in said and "RMIA: AUC 0." in said and "at 1% false alarms: not measurable" in said
 
 
+@pytest.mark.slow
 def test_without_their_influence_members_are_not_told(tmp_path: Path) -> None:
     """In 20 of 20 trainings on others' data, by an interval that holds for all 20 together at 95%; alone it would miss
     one in 20."""

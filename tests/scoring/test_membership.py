@@ -121,6 +121,7 @@ def federation(seed: int, shift: float) -> np.ndarray:
     return np.reshape(updates, (6, 3, 640))
 
 
+@pytest.mark.slow
 def test_sites_that_are_alike_are_not_told() -> None:
     found = [site_test(federation(seed, 0.0), 199, seed) for seed in range(200)]
     assert stats.kstest([one.p for one in found], "uniform").pvalue > 0.01
