@@ -46,7 +46,8 @@ def evaluate(
         defense_args, attack_args: settings of every one of them; call it once for each that has settings of its own.
         adversary: ``honest`` refuses attacks that tamper with the model, ``tampering`` asks for one.
         out: folder for the files of the run; None writes nothing.
-        resume: go on with an earlier run in ``out``.
+        resume: go on with an earlier run in ``out``; not with a module, defense or attack of one's own, whose code may
+            have changed.
         all_members: run every member of a suite, also where an earlier one settled the place.
         settings: the fields of :class:`harness.experiment.CellSettings`: ``dataset``, ``model``, ``victims``, ...
 
@@ -67,6 +68,9 @@ def evaluate(
         "tap": _listed(tap),
     }
     settings |= _named(own, data, model, settings)
+    if resume and (unsure := next((kind for kind, _ in own.entries if kind != "dataset"), None)):
+        # Their names say which weights and settings they have, and nothing of the code behind them.
+        raise UsageError(f"resume cannot tell whether the code of a given {unsure} changed; leave resume out")
     with _ALONE, given(own.entries):
         settings.setdefault("prior", usual_prior([name for name, _ in grid["attack"]]))
         cells = expand(grid, device=choose_device(device), **settings)

@@ -136,6 +136,22 @@ def test_the_object_of_a_run(net: nn.Module, digits: tuple[Tensor, Tensor], tmp_
         harness.evaluate(defense="none", resume=True)
 
 
+@pytest.mark.parametrize("own", ["model", "defense", "attack"])
+def test_a_run_of_code_that_may_have_changed_does_not_go_on(own: str, tmp_path: Path) -> None:
+    """Such as a network whose function is edited between two cells of a notebook: its name is the same."""
+
+    class Mine(DEFENSES["fed_cdp"]):
+        pass
+
+    class Own(ATTACKS["cpl"]):
+        pass
+
+    one = {"model": lambda shape, classes: torch.nn.Linear(64, classes), "defense": Mine(), "attack": Own()}[own]
+    with pytest.raises(UsageError, match=f"the code of a given {own} changed"):
+        harness.evaluate(**{"defense": "none"} | {own: one}, victims=2, out=tmp_path / "run", resume=True)
+    assert not (tmp_path / "run").exists()
+
+
 class Endless(IterableDataset):
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         while True:
