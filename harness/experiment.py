@@ -297,8 +297,9 @@ class CellSettings(BaseModel):
 
     @property
     def together(self) -> int:
-        """Clients behind one observation: a whole round's where the server gets nothing but their secure sum."""
-        return self.clients_per_round if self.tap.at_server and self.build_defense().sums_securely else 1
+        """Clients behind one observation: a whole round's where nothing but their sum is read."""
+        summed = self.tap.of_round or (self.tap.at_server and self.build_defense().sums_securely)
+        return self.clients_per_round if summed else 1
 
     @property
     def networks_are_shared(self) -> bool:

@@ -31,6 +31,8 @@ def positive_control(settings: CellSettings) -> CellSettings:
     """The attack without any defense: it must leak, or its failure elsewhere means nothing."""
     # Without a defense nothing is clipped: what it would clip is the raw per-example gradient.
     tap = Tap.RAW if settings.tap in (Tap.CLIP, Tap.EXAMPLES) else settings.tap
+    if tap.of_round and settings.together > 1:
+        tap = Tap.SENT  # hiding among the others is no defense that is missing here
     # Nor is anything random: one look shows what many do.
     return smaller(
         settings, defense="none", defense_args={}, server_state=None, server_state_hash=None, tap=tap, noise_scale=1.0,

@@ -29,7 +29,7 @@ from harness.experiment import CellSettings
 from harness.federation.knowledge import carrying, coding_at, cut_at, noise_at
 from harness.models import RowModel, words_of
 from harness.models.batch_norm import UNCOVERED, refusal
-from harness.observation import Observation, Simulated, Simulation
+from harness.observation import Clipping, Observation, Simulated, Simulation
 from harness.own_sources import is_of_others, own_sources
 from harness.results import Detectable
 from harness.scoring.images import groups_of
@@ -380,7 +380,7 @@ class Stage:
             model, weights, read, examples, tuple(keys), settings.learning_rate, steps,
             settings.update_model if update else "first",
             settings.build_optimizer() if update else PLAIN, reading, certainty, settings.places,
-            defense.clipping_at(settings.tap, reading.rate, server),
+            _of_clients(defense.clipping_at(settings.tap, reading.rate, server), settings),
             None if known is None else known.to(weights.device), defense.sparse_at(settings.tap),
             correction,
             batches, noise,
@@ -390,6 +390,17 @@ class Stage:
             disguises=defense.disguises,
             trained=defense.trained(weights, read, model.layout) if examples == 1 and correction is None else None,
         )  # fmt: skip
+
+
+def _of_clients(clipping: Clipping | None, settings: CellSettings) -> Clipping | None:
+    """What is known of the clip where the mean of several clients is read, each of whose updates is clipped alone.
+
+    Of clients with one example in one plain step it is that of each example; of others the mean says no lengths."""
+    if clipping is None or clipping.unit != "update" or settings.together == 1:
+        return clipping
+    if settings.examples == settings.together and settings.build_optimizer().is_plain:
+        return replace(clipping, unit="example")
+    return replace(clipping, bound=None)
 
 
 def _select(dataset: Dataset, rows: int, settings: CellSettings) -> Victims:

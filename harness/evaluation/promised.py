@@ -28,7 +28,7 @@ def covers(statement: Statement, tap: Tap) -> bool | None:
         return None
     if tap.unit == "example" or (statement.view == "message" and tap.at_server):
         return False
-    return _RELEASED_BY.get(statement.guarantee) in tap.noised_by
+    return _RELEASED_BY.get(statement.guarantee, Hook.AGGREGATE) in tap.noised_by
 
 
 def promised(scored: Scored) -> list[Statement]:

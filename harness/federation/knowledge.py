@@ -62,18 +62,22 @@ def _of_examples(defense: Defense, context: RoundContext) -> Noise | None:
 def _along(
     defense: Defense, tap: Tap, context: RoundContext, steps: int, shares: Sequence[float] | None
 ) -> Noise | None:
-    together = context.cohort.clients_per_round if tap.at_server and defense.sums_securely else 1
+    together = context.cohort.clients_per_round if tap.of_round or (tap.at_server and defense.sums_securely) else 1
     if together > 1:
         context = replace(context, clients=tuple(range(together)))
     total: Noise | None = None
     for hook in tap.noised_by:
+        if hook is Hook.AGGREGATE:
+            total = total and total.averaged(together)
         for name, part in defense.chain():
             if total is not None and not part.only_adds(hook):
                 total = total.changed(part.clipping_at(tap, context.learning_rate))
             own = _added(part, hook, tap, _scoped(context, name), steps, shares)
+            if own is not None and hook is Hook.AGGREGATE:
+                own = own.times(1 / together)  # on the sum, of which the mean is read
             total = total if own is None else own.plus(total)
     # Of a secure sum the mean is read: that of messages which each have noise of their own.
-    return None if total is None else total.averaged(together)
+    return None if total is None else total if tap.of_round else total.averaged(together)
 
 
 def _added(

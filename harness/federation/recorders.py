@@ -21,6 +21,10 @@ class Recorder:
     def read(self, tap: Tap, values: Tensor) -> None:
         """What a tap after the local steps shows: (N, P), or one row for the sum of several clients."""
 
+    def reads(self, tap: Tap) -> bool:
+        """Return whether it makes anything of that tap."""
+        return True
+
 
 class RoundRecorder(Recorder):
     """Sees a whole round, whose clients come in chunks: each has an own one, and these are added up in their order."""
@@ -48,6 +52,9 @@ class KeepTap(Recorder):
     def read(self, tap: Tap, values: Tensor) -> None:
         if tap is self._tap:
             self.shown = values
+
+    def reads(self, tap: Tap) -> bool:
+        return tap is self._tap
 
     def seen(self, defense_name: str) -> Tensor:
         """Gradients (N, P) or per-example gradients (N, B, P) of a local step, or updates (N, P).

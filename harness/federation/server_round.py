@@ -36,6 +36,34 @@ def means_of_sums(messages: Tensor, defense: Defense, context: RoundContext, tog
     return torch.stack([defense.sum_securely(messages[rows], context.rows(rows)) / together for rows in rounds])
 
 
+def published_of(received: Tensor, defense: Defense, context: RoundContext, together: int) -> Tensor:
+    """What the servers of several rounds apply (R, P), each a federation of its own, with noise of its own.
+
+    Args:
+        received: (R * K, P), what they have of each client, or (R, P) the means of secure sums.
+        defense: under which they train.
+        context: of all R * K clients.
+        together: K.
+    """
+    made = []
+    for number in range(len(context.keys) // together):
+        rows = slice(number * together, (number + 1) * together)
+        own = context.rows(rows)
+        if defense.sums_securely:
+            total = received[number] * together
+        else:
+            total = received[rows].double().sum(0)
+        sent = {name: values.sum(0) for name, values in own.sent.items()}
+        alone = replace(own, keys=((federation_of(own.keys[0]),),), server=dict(context.server), sent=sent)
+        made.append(defense.aggregate(total, alone))
+    return torch.stack(made)
+
+
+def federation_of(key: tuple[int | str, ...]) -> str:
+    """The name of the federation whose first client has a key."""
+    return " ".join(map(str, key)).replace(" client 0", "")
+
+
 class ServerRound:
     """One round's messages, which come in chunks of clients: added as they come, or kept for a secure sum of all."""
 
@@ -140,4 +168,8 @@ def play_round(
     if together is not None:
         if defense.sums_securely:
             message = means_of_sums(message, defense, context, together)
-        receive(message, defense, context, recorders)
+        received = receive(message, defense, context, recorders)
+        if reading := [one for one in recorders if one.reads(Tap.PUBLISHED)]:
+            published = published_of(received, defense, context, together)
+            for recorder in reading:
+                recorder.read(Tap.PUBLISHED, published)

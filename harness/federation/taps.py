@@ -94,6 +94,10 @@ class Tap(StrEnum):
         "T0.post", "this client's update after the server's per-client transform", "update",
         (*_SENT, Hook.SUM_SECURELY, Hook.SERVER_RECEIVE), (*_SENT, Hook.SUM_SECURELY, Hook.SERVER_RECEIVE),
     )  # fmt: skip
+    PUBLISHED = (
+        "T0.agg", "what the server applies, the mean of the round's clients after its noise: anybody with two models",
+        "update", tuple(Hook), tuple(Hook),
+    )  # fmt: skip
     DELTA_Y = (
         "T1.delta_y",
         "SCAFFOLD: how far the model moved, to one who knows no variates (T1.out: to one who does)",
@@ -116,6 +120,11 @@ class Tap(StrEnum):
     def at_server(self) -> bool:
         """Whether it lies behind what the server makes of several clients' messages."""
         return Hook.SUM_SECURELY in self.clipped_by
+
+    @property
+    def of_round(self) -> bool:
+        """Whether it shows nothing of a round but what is made of all its clients' messages."""
+        return Hook.AGGREGATE in self.clipped_by
 
     @property
     def of_update(self) -> bool:
