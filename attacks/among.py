@@ -17,7 +17,7 @@ from torch import Tensor
 
 from harness.attacks.candidates import drawn_of_class, dummy_gradient
 from harness.attacks.labels import round_to_total
-from harness.attacks.residual import deviation_of, knows_clip, probability_sent
+from harness.attacks.residual import knows_clip, probability_sent, white_variance, whitened
 from harness.base.coding import normal_signs
 from harness.base.errors import UsageError
 from harness.base.vectors import group_sums, spread
@@ -203,10 +203,10 @@ class Others:
         self._gain, expected, left = _passed(seen, whole, variance)
         # What was read, less all but that one example.
         self._rest = seen.target[0].double() - expected - self._gain * (mean - whole)
-        self._spread = _Spread(rows * self._gain, _noise(seen) + left, same)
+        self._seen, self._spread = seen, _Spread(whitened(seen, rows * self._gain), _noise(seen, left), same)
 
     def _residual(self, gradients: Tensor) -> Tensor:
-        return self._rest - self._gain * gradients / self._count
+        return whitened(self._seen, self._rest - self._gain * gradients / self._count)
 
     def improbability(self, gradients: Tensor) -> Tensor:
         """Negative log-likelihood (C,), up to a constant, were one of these gradients (C, P) among those behind it."""
@@ -214,7 +214,8 @@ class Others:
 
     def slope(self, gradients: Tensor) -> Tensor:
         """The derivatives (C, P) of the log-likelihood by the gradients (C, P) of that example."""
-        return self._gain * self._spread.solved(self._residual(gradients)) / self._count
+        solved = whitened(self._seen, self._spread.solved(self._residual(gradients)), transposed=True)
+        return self._gain * solved / self._count
 
 
 def _unknown(seen: Observation, public: Public) -> tuple[Tensor, Tensor, Tensor]:
@@ -247,19 +248,20 @@ def likely_labels(seen: Observation, public: Public) -> Tensor:
     mean, variance = means.mean(0), public.gradients.var(0) / count
     gain, expected, left = _passed(seen, mean, variance)
     rows = (public.gradients - means[public.classes]) * (gain / math.sqrt(classes * (each - 1) * count))
-    covariance = _Spread(rows, _noise(seen) + left, (public.classes[:, None] == public.classes).double())
-    effects = gain * (means - mean) / count
+    same = (public.classes[:, None] == public.classes).double()
+    covariance = _Spread(whitened(seen, rows), _noise(seen, left), same)
+    effects = whitened(seen, gain * (means - mean) / count)
     solved = covariance.solved(effects)
-    evidence = solved @ (seen.target[0].double() - expected)
+    evidence = solved @ whitened(seen, seen.target[0].double() - expected)
     eye = torch.eye(classes, dtype=means.dtype, device=means.device)
     prior = (eye - 1 / classes) * count / classes
     counts = count / classes + prior @ torch.linalg.solve(eye + solved @ effects.T @ prior, evidence)
     return round_to_total(counts, count)
 
 
-def _noise(seen: Observation) -> Tensor:
-    """The variance (1,) or (P,) of the known noise, and of the error that is always allowed for."""
-    return deviation_of(seen, sharp=True)[0].double().square()
+def _noise(seen: Observation, left: Tensor) -> Tensor:
+    """The variance (P,) of the known noise, of the error that is always allowed for, and of what is ``left`` (P,)."""
+    return white_variance(seen, sharp=True, left=left)[0]
 
 
 def _passed(seen: Observation, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:

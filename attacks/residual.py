@@ -139,10 +139,46 @@ def surprise(
         return _with_best_levels(observation, residual, order, floor)
     if noise is not None and noise.law == "uniform":
         return _of_each(observation, residual, floor, corner, sharp).sum(1, dtype=torch.float64)
-    scaled = residual / deviation_of(observation, floor, sharp)
+    scaled = standardised(observation, residual, floor, sharp)
     if order == 2:
         return lengths(scaled, order).square() / 2
     return math.sqrt(2) * lengths(_rounded_off(scaled, corner), order)
+
+
+def standardised(observation: Observation, residual: Tensor, share: float = FLOOR, sharp: bool = False) -> Tensor:
+    """Residuals (R, P) in units of the known noise, and of the error that is always allowed for; independent ones of
+    rounds whose noise is correlated."""
+    if not is_correlated(observation):
+        return residual / deviation_of(observation, share, sharp)
+    return whitened(observation, residual) / white_variance(observation, share, sharp).sqrt().to(residual)
+
+
+def is_correlated(observation: Observation) -> bool:
+    """Whether the noise of several rounds is correlated, as their defense says."""
+    return observation.noise is not None and observation.noise.whitening is not None
+
+
+def whitened(observation: Observation, values: Tensor, transposed: bool = False) -> Tensor:
+    """Values (..., T * P) of T rounds with their rounds mixed so that noise is independent; as they are without."""
+    if not is_correlated(observation):
+        return values
+    assert observation.noise is not None and observation.noise.whitening is not None
+    mix = observation.noise.whitening.to(values)
+    return ((mix.T if transposed else mix) @ values.unflatten(-1, (len(mix), -1))).flatten(-2)
+
+
+def white_variance(
+    observation: Observation, share: float = FLOOR, sharp: bool = False, left: Tensor | None = None
+) -> Tensor:
+    """Of noise and the allowed error (R, T * P), or (R, 1), and of what is ``left`` (T * P,), as :func:`whitened`
+    mixes them: of each round by itself."""
+    if not is_correlated(observation):
+        own = deviation_of(observation, share, sharp).double().square()
+        return own if left is None else own + left
+    assert observation.noise is not None and observation.noise.whitening is not None
+    mix, floor = observation.noise.whitening.double().square(), _floor(observation, share, sharp).double().square()
+    more = floor.expand(-1, observation.target.shape[1]) + (0 if left is None else left)
+    return 1 + (mix.to(more) @ more.unflatten(-1, (len(mix), -1))).flatten(-2)
 
 
 def _of_adaptive_step(observation: Observation, candidate: Tensor, floor: float, sharp: bool) -> Tensor:
@@ -351,7 +387,8 @@ def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: b
         return doubt
     if noise is None or deviation is None or observation.carrying is not None or observation.cut is not None:
         return None
-    residual = (observation.target - explained(observation, candidate)) / deviation
+    residual = observation.target - explained(observation, candidate)
+    residual = standardised(observation, residual) if is_correlated(observation) else residual / deviation
     count = observed_counts(observation).double()
     if isinstance(noise.deviation, Tensor):  # coordinates without noise say nothing of its size
         noised = noise.deviation > 0

@@ -6,8 +6,9 @@ McMahan et al. 2024 (BLT); TensorFlow Federated 63f73da4, JAX Privacy 8967688c, 
 ``pfl/privacy/ftrl_mechanism.py``.
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, ClassVar
 
@@ -28,6 +29,7 @@ from harness.federation.defense import Defense
 from harness.federation.memory import Remembered
 from harness.federation.operations import Operation
 from harness.federation.taps import Point
+from harness.observation import Noise
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,27 @@ class CorrelatedNoise(GaussianNoise):
     points = (Point.AGGREGATE,)
     steady: ClassVar[bool] = False
 
+    replays = True
+
     def on_total(self, total: Tensor, context: RoundContext) -> Tensor:
-        buffers = context.server.get("buffers", total.new_zeros(self.count, len(total)))
-        fresh = self.deviation(context) * context.server_gaussian(self.purpose, total)
-        noise, context.server["buffers"] = self.next(buffers, fresh, context.round)
+        noise, buffers = torch.zeros_like(total), context.server.get("buffers")
+        # Who comes in later draws the noise of the rounds before again.
+        first = 0 if buffers is None else context.round
+        buffers = total.new_zeros(self.count, len(total)) if buffers is None else buffers
+        for number in range(first, context.round + 1):
+            now = replace(context, round=number)
+            fresh = self.deviation(now) * now.server_gaussian(self.purpose, total)
+            noise, buffers = self.next(buffers, fresh, number)
+        context.server["buffers"] = buffers
         return total + noise
+
+    def noise(self, context: RoundContext) -> Noise | None:
+        fresh = super().noise(context)
+        if fresh is None or fresh.deviation is None:
+            return fresh
+        mixed = _mixture(self, context.round)
+        length = math.hypot(*mixed)
+        return replace(fresh.times(length), mixture=tuple(one / length for one in mixed))
 
     @property
     def count(self) -> int:
@@ -54,6 +72,15 @@ class CorrelatedNoise(GaussianNoise):
 
     def server_remembers(self) -> Mapping[str, Remembered]:
         return {"buffers": Remembered((self.count, None))}
+
+
+@lru_cache(maxsize=4096)
+def _mixture(noise: CorrelatedNoise, round_index: int) -> tuple[float, ...]:
+    """How much of the new noise of each round up to one (T,) is in the noise of that one."""
+    made, buffers = torch.zeros(0), torch.zeros(noise.count, round_index + 1, dtype=torch.float64)
+    for number, fresh in enumerate(torch.eye(round_index + 1, dtype=torch.float64)):
+        made, buffers = noise.next(buffers, fresh, number)
+    return tuple(made.tolist())
 
 
 @dataclass(frozen=True)

@@ -211,12 +211,13 @@ class CellSettings(BaseModel):
                 "lower rounds_seen, or raise rounds"
             )
         defense, attack = self.build_defense(), self.build_attack()
-        remembers = defense.server_remembers() or defense.clients_remember()
+        remembers = (defense.server_remembers() and not defense.replays) or defense.clients_remember()
         obstacles = {
             f"attack {self.attack!r} makes a round of its own": attack.tier == "tampering",
             "engine 'reference' reads one round": self.engine == "reference",
             "SCAFFOLD's clients remember earlier rounds": self.variates is not None,
             f"defense {self.defense!r} remembers earlier rounds": bool(remembers),
+            f"noise of {self.defense!r} goes on from a run's": defense.replays and self.server_state is not None,
             f"defense {self.defense!r} changes inputs or the network": defense.needs_network,
         }
         for reason, there in obstacles.items():

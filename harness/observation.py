@@ -116,6 +116,11 @@ class Noise:
         unread: whether its level follows private data otherwise than ``level`` says, or more can be read of it than
             is handed to attackers: other noise was added to it, several looks were averaged, or something came after.
         bare: whether some coordinates carry none, where no deviations of 0 say so.
+        mixture: of a round whose noise is correlated with that of earlier ones: how much of the independent noise of
+            each round up to this one is in it, their squares sum to 1. Empty where rounds are independent, None where
+            nobody can say.
+        whitening: (T, T), of T such rounds one after another: what makes of their noise independent noise of
+            deviation 1. ``deviation`` stays that of each round by itself.
 
     Raises:
         UsageError: there is no such law, with which attackers would reckon in silence as with another; or a deviation
@@ -128,6 +133,8 @@ class Noise:
     level: NoiseLevel | None = None
     unread: bool = False
     bare: bool = False
+    mixture: tuple[float, ...] | None = ()
+    whitening: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.law not in get_args(Law):
@@ -159,17 +166,20 @@ class Noise:
         """Return the parts that distinguish it from another, with a text of its own."""
         follows = () if self.level is None else (self.level,)
         words = [word for word, holds in (("unread", self.unread), ("bare", self.bare)) if holds]
-        return "noise", self.law, _digits(self.deviation), self.grouping, *follows, *words
+        mixed = () if self.whitening is None else (_digits(self.whitening),)
+        return "noise", self.law, _digits(self.deviation), self.grouping, *follows, *words, *mixed
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Noise":
         """Return the same noise for tensors of another device and floating-point precision."""
-        level = self.deviation
-        return replace(self, deviation=level.to(device, dtype)) if isinstance(level, Tensor) else self
+        tensors = {name: getattr(self, name) for name in ("deviation", "whitening")}
+        moved = {name: one.to(device, dtype) for name, one in tensors.items() if isinstance(one, Tensor)}
+        return replace(self, **moved) if moved else self
 
     def times(self, factor: float) -> "Noise":
         """The noise on values multiplied by a number."""
         if self.deviation is not None:
-            return replace(self, deviation=self.deviation * factor)
+            white = None if self.whitening is None else self.whitening / factor
+            return replace(self, deviation=self.deviation * factor, whitening=white)
         return self if self.level is None else replace(self, level=self.level.times(factor))
 
     def plus(self, other: "Noise | None") -> "Noise":
@@ -180,14 +190,19 @@ class Noise:
         if self.deviation is None or other.deviation is None:
             grouping: Grouping = "layer" if "layer" in (self.grouping, other.grouping) else "whole"
             told = law != "unknown" and not (self.unread or other.unread)
-            bare = self.leaves_some_bare and other.leaves_some_bare
-            return Noise(law, None, grouping, unread=not told and (self.follows or other.follows), bare=bare)
-        return Noise(law, (self.deviation**2 + other.deviation**2) ** 0.5)
+            bare, unread = self.leaves_some_bare and other.leaves_some_bare, self.follows or other.follows
+            return Noise(law, None, grouping, unread=not told and unread, bare=bare, mixture=self._mixed(other))
+        return Noise(law, (self.deviation**2 + other.deviation**2) ** 0.5, mixture=self._mixed(other))
+
+    def _mixed(self, other: "Noise") -> tuple[float, ...] | None:
+        """How a sum with another is correlated over rounds: not, or nobody says."""
+        return () if self.mixture == other.mixture == () else None
 
     def changed(self, clipping: Clipping | None) -> "Noise":
         """The noise after something that is not linear: a clip of each tensor leaves each a level of its own."""
         apart: Grouping = "layer" if "layer" in (self.grouping, clipping and clipping.grouping) else "whole"
-        return Noise("unknown", None, apart, unread=self.follows, bare=self.leaves_some_bare)
+        mixture = None if self.mixture else self.mixture
+        return Noise("unknown", None, apart, unread=self.follows, bare=self.leaves_some_bare, mixture=mixture)
 
     def averaged(self, count: int) -> "Noise":
         """The noise of a mean of so many values, each with noise like this of its own."""

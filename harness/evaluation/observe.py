@@ -26,7 +26,7 @@ from harness.evaluation.reading import Reading, known_batches, read_round
 from harness.evaluation.rounds_seen import combined, moved
 from harness.evaluation.sending import CLIENTS, Sent, detectable, sent_by, tampering_of
 from harness.experiment import CellSettings
-from harness.federation.knowledge import carrying, coding_at, cut_at, noise_at
+from harness.federation.knowledge import carrying, coding_at, cut_at, noise_at, of_several
 from harness.models import RowModel, words_of
 from harness.models.batch_norm import UNCOVERED, refusal
 from harness.observation import Clipping, Observation, Simulated, Simulation
@@ -381,7 +381,8 @@ class Stage:
             settings.update_model if update else "first",
             settings.build_optimizer() if update else PLAIN, reading, certainty, settings.places,
             _of_clients(defense.clipping_at(settings.tap, reading.rate, server), settings),
-            None if known is None else known.to(weights.device), defense.sparse_at(settings.tap),
+            None if known is None else known.to(weights.device),
+            defense.sparse_at(settings.tap) and not of_several(settings.tap, context),
             correction,
             batches, noise,
             carrying(defense, settings.tap, context, noise, steps, settings.observations),

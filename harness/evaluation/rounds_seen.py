@@ -179,19 +179,30 @@ def _noise(rounds: Sequence[Noise | None], parameters: int) -> Noise | None:
     if not noises:
         return None
     first = noises[0]
-    if len(noises) < len(rounds) or any((one.law, one.grouping) != (first.law, first.grouping) for one in noises):
+    unlike = any((one.law, one.grouping) != (first.law, first.grouping) for one in noises)
+    if len(noises) < len(rounds) or unlike or any(one.mixture is None for one in noises):
         return Noise("unknown", None, unread=True, bare=True)
-    marks = {"unread": any(one.unread for one in noises), "bare": any(one.bare for one in noises)}
+    marks: dict[str, Any] = {"unread": any(one.unread for one in noises), "bare": any(one.bare for one in noises)}
     deviations = [one.deviation for one in noises]
     if any(one is None for one in deviations):
         level = first.level if all(one.level == first.level for one in noises) else None
         level = level and replace(level, rounds=len(rounds))
         lost = level is None and first.level is not None
         return replace(first, deviation=None, level=level, **marks | {"unread": marks["unread"] or lost})
+    if first.mixture:
+        marks |= {"mixture": (), "whitening": _whitening(noises)}
     if any(isinstance(one, Tensor) for one in deviations) or len(set(deviations)) > 1:
         joined = torch.cat([torch.as_tensor(one, dtype=torch.float64).expand(parameters) for one in deviations])
         return replace(first, deviation=joined, **marks)
     return replace(first, **marks)
+
+
+def _whitening(rounds: Sequence[Noise]) -> Tensor:
+    """(T, T), what makes the noise of T rounds independent, and of deviation 1, float64."""
+    mixtures = [torch.tensor(one.mixture, dtype=torch.float64) * one.deviation for one in rounds if one.mixture]
+    mixed = torch.nn.utils.rnn.pad_sequence(mixtures, batch_first=True)
+    factor = torch.linalg.cholesky(mixed @ mixed.T)
+    return torch.linalg.solve_triangular(factor, torch.eye(len(factor), dtype=factor.dtype), upper=False)
 
 
 def _carrying(rounds: Sequence[Chosen | None]) -> Chosen | None:

@@ -332,6 +332,12 @@ class Defense:
         """Return the tensors that each client may keep over its rounds (``context.client``), by name."""
         return {_named(name, key): one for name, own in self.flow() for key, one in own.clients_remember().items()}
 
+    @property
+    def replays(self) -> bool:
+        """Return whether all that the server remembers follows from random streams, and nobody else knows it."""
+        keeping = [one for _, one in self.flow() if one.server_remembers()]
+        return bool(keeping) and all(one.replays for one in keeping)
+
     def adapts(self) -> bool:
         """Return whether what the server remembers from earlier rounds changes later ones."""
         return bool(self.server_remembers())

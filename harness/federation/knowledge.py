@@ -49,9 +49,16 @@ def noise_at(
     # Of what is changed after that, or before gradients are computed, no attacker has a model of all.
     if (defense.codes(tap) and defense.coding_at(tap) is None) or defense.changes_before_gradients:
         return Noise("unknown", None, unread=True, bare=True)
+    if of_several(tap, context) and (defense.sparse_at(tap) or defense.codes(tap) or defense.cut_at(tap) is not None):
+        return Noise("unknown", None, unread=True, bare=True)
     if found is not None and tap in TAPS_OF_VARIATES:
         found = replace(found, level=None)  # it follows the gradient, which variates hide there
     return None if found is None else found.averaged(looks).times(context.noise_scale)
+
+
+def of_several(tap: Tap, context: RoundContext) -> bool:
+    """Whether a tap shows the mean of messages that were changed one by one, of each in another way."""
+    return tap.of_round and context.cohort.clients_per_round > 1
 
 
 def _of_examples(defense: Defense, context: RoundContext) -> Noise | None:
@@ -68,7 +75,8 @@ def _along(
     total: Noise | None = None
     for hook in tap.noised_by:
         if hook is Hook.AGGREGATE:
-            total = total and total.averaged(together)
+            # Each client's would follow its own gradient.
+            total = total and replace(total.averaged(together), level=total.level if together == 1 else None)
         for name, part in defense.chain():
             if total is not None and not part.only_adds(hook):
                 total = total.changed(part.clipping_at(tap, context.learning_rate))
@@ -158,7 +166,7 @@ def coding_at(defense: Defense, tap: Tap, context: RoundContext, steps: int) -> 
     """The coarser form that numbers were written in, in units of the gradient that is matched at a tap."""
     coding = defense.coding_at(tap)
     # Sums have lengths of their own.
-    if coding is None or tap.unit == "example" or (coding.kind == "length" and tap.of_update and steps > 1):
+    if coding is None or of_several(tap, context) or tap.unit == "example" or (coding.kind == "length" and tap.of_update and steps > 1):
         return None
     return coding.at(-context.learning_rate * steps if tap.of_update else 1.0, context.layout.shapes)
 
@@ -166,7 +174,7 @@ def coding_at(defense: Defense, tap: Tap, context: RoundContext, steps: int) -> 
 def cut_at(defense: Defense, tap: Tap, context: RoundContext, steps: int) -> float | None:
     """The magnitude at which coordinates were cut, in units of the gradient that is matched at a tap; None without."""
     bound = defense.cut_at(tap)
-    return None if bound is None else bound / (context.learning_rate * steps)
+    return None if bound is None or of_several(tap, context) else bound / (context.learning_rate * steps)
 
 
 # The theorem that holds at a tap, from what each defense does at each stage (docs/accounting.md).

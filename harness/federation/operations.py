@@ -234,6 +234,9 @@ class Operation:
         """The step of the grid that values behind it lie on, in units of a gradient after L ``steps``."""
         return None
 
+    replays: ClassVar[bool] = False
+    """Whether what it keeps in ``context.server`` follows from its random streams alone, and is no one else's."""
+
     def server_remembers(self) -> Mapping[str, Remembered]:
         """Return all that it keeps in ``context.server`` after any round, by name."""
         return {}

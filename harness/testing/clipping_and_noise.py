@@ -161,7 +161,7 @@ def assert_declares_what_is_sent(defense: Defense) -> None:
     _, shown = _shown(defense, LONG)
     updates = shown[Tap.UPDATE]
     for tap, values in shown.items():
-        chosen = defense.chosen_at(tap, LAYOUT) if defense.sparse_at(tap) else None
+        chosen = defense.chosen_at(tap, LAYOUT) if defense.sparse_at(tap) and not tap.of_round else None
         if chosen is None:
             continue
         groups = LAYOUT.groups(chosen.grouping)

@@ -34,8 +34,8 @@ class Case:
         return build(DEFENSES, self.defense, self.settings)
 
 
-STEP, UPDATES = ("T2.step",), ("T1.raw", "T1.out", "T0.in", "T0.post", "T1.delta_y", "T1.delta_c")
-SENT = ("T1.out", "T0.in", "T0.post")
+STEP, UPDATES = ("T2.step",), ("T1.raw", "T1.out", "T0.in", "T0.post", "T0.agg", "T1.delta_y", "T1.delta_c")
+SENT = ("T1.out", "T0.in", "T0.post", "T0.agg")
 
 CASES = {
     "none": Case("none", {}),
@@ -77,7 +77,7 @@ CASES = {
     "two that add, laws": Case("noise+fed_cdp", {"noise.distribution": "laplace", "fed_cdp.sigma": 0.1}),
     "clipped on arrival": Case(
         "fed_cdp+fed_sdp", {"fed_cdp.sigma": 0.1, "fed_sdp.noise_at": "receive", "fed_sdp.sigma": 0.01,
-        "fed_sdp.clip": 0.1}, unknown=("T0.post",),
+        "fed_sdp.clip": 0.1}, unknown=("T0.post", "T0.agg"),
     ),
     "pruned": Case("fed_cdp+pruning", {"fed_cdp.sigma": 0.1}, unknown=SENT),
     "pruned before": Case("pruning+noise", {"noise.amount": 0.3}),
@@ -104,27 +104,32 @@ def test_declared_is_measured(case: Case) -> None:
     noisy, quiet = (shown(defense, case.steps, scale) for scale in (1.0, 0.0))
     for tap, values in noisy.items():
         declared, added = noise_at(defense, tap, public_context(case.steps), case.steps), values - quiet[tap]
+        if tap is Tap.PUBLISHED and defense.sparse_at(tap):
+            assert declared == Noise("unknown", None, unread=True, bare=True)  # each client leaves out others
+            continue
         assert (declared is not None) == bool(added.any()), f"{tap} shows noise, or declares it, without the other"
         if declared is None:
             continue
         assert declared.estimated == (tap in case.estimated), tap
         assert (declared.deviation is None and not declared.estimated) == (tap in case.unknown), tap
+        if tap is Tap.PUBLISHED and tap in (*case.unknown, *case.estimated):
+            continue  # there are few rounds, and their clients' noises add up to something close to Gaussian
         if tap in case.unknown:
             assert_no_sum_of_gaussians(quiet[tap], added)
         elif tap in case.estimated:
             assert_level_of_each_row(declared, added)
         else:
-            assert_is(declared, added)
+            assert_is(declared, added, 0.15 if tap is Tap.PUBLISHED else 0.1)
         if tap not in case.unknown:
             there = values != 0 if defense.sparse_at(tap) else torch.ones_like(values, dtype=torch.bool)
             assert_law(declared, added, there)
 
 
-def assert_is(declared: Noise, added: Tensor) -> None:
+def assert_is(declared: Noise, added: Tensor, off: float = 0.1) -> None:
     """The deviation is right in each row and tensor and overall, and one 10% off is not."""
     for part in (added, *added.flatten(0, -2), *added.split(LAYOUT.sizes, -1)):
         assert abs(excess(part, declared)) < SURE
-    for wrong in (0.9, 1.1):
+    for wrong in (1 - off, 1 + off):
         assert abs(excess(added, declared.times(wrong))) > SURE
 
 

@@ -15,7 +15,7 @@ from harness.models import RowModel, cross_entropy
 from harness.testing import play_taps
 
 N, ETA = 3, 0.05
-ALL = {"T2.raw", "T2.step", "T1.raw", "T1.out", "T0.in", "T0.post"}
+ALL = {"T2.raw", "T2.step", "T1.raw", "T1.out", "T0.in", "T0.post", "T0.agg"}
 
 
 def small_model(dtype: torch.dtype = torch.float32) -> RowModel:
