@@ -401,9 +401,21 @@ def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: b
     allowed = max(_MATERIAL, _STANDARD_ERRORS * of_median)
     most = 1 + allowed if best else math.inf
     if 1 - allowed - fitted / least <= ratio <= most:
-        return None
+        return _misfit_of_rounds(observation, residual) if best and is_correlated(observation) else None
     times = math.sqrt(ratio)
     return f"what was read carries about {times:.2g} times the noise that the defense declares"
+
+
+def _misfit_of_rounds(observation: Observation, white: Tensor) -> str | None:
+    """Why whitened residuals (R, T * P) of T rounds are correlated, in words; None where chance makes as much."""
+    assert observation.noise is not None and observation.noise.whitening is not None
+    rounds = white.double().unflatten(1, (len(observation.noise.whitening), -1))
+    count = rounds.shape[0] * rounds.shape[2]
+    found = torch.einsum("rtp,rsp->ts", rounds, rounds) / count
+    largest = float((found - torch.eye(len(found)).to(found)).abs().max())
+    if largest <= max(_MATERIAL, _STANDARD_ERRORS * math.sqrt(2 / count)):
+        return None
+    return f"the noise of rounds is correlated otherwise than the defense declares, by {largest:.2g}"
 
 
 def _deviation(observation: Observation, candidate: Tensor) -> Tensor | None:

@@ -38,7 +38,7 @@ def promised(scored: Scored) -> list[Statement]:
     release of that training once. Repeated looks come on top and cannot be counted as more rounds: a schedule would
     run on, and sampling would be credited to looks that all show the same record.
     """
-    settings, model = scored.settings, scored.scene.observation.model
+    settings, model = scored.settings, scored.scene.observation.model.of_one_round
     defense, run = settings.build_defense(), settings.trained
     uncovered = scored.scene.uncovered
     if run:

@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from harness.attacks import reconstructing
 from harness.datasets.prior import Prior
@@ -98,6 +99,7 @@ _FROM_A_FILE = "nobody says which records the weights of a file were trained on"
 _OTHER_RUN = "the model may know its victims, and no theorem at hand covers its whole training"
 _BOTH = "the model may know its victims, and only Gaussian noise is put together with its whole training"
 _COPIES = "a client of the training holds a record up to {} times, and the noise is made for one"
+_CORRELATED = "no theorem at hand covers noise that is correlated over rounds beside other noise"
 _TWICE = "a record is there more than once, and the noise is made for one"
 _ROWS = "how many rows of a table one guess is accurate for is not known here"
 _NO_LOOK_ALIKES = "no victim has unused examples of its class as decoys"
@@ -204,12 +206,12 @@ def bound_of(scored: Scored) -> Bound:
 
 def limit_of(settings: CellSettings, scene: Scene) -> Limit | NoLimit:
     """How much any attacker can win in a cell, its repeated looks and the model's own training counted."""
-    model, indices = scene.observation.model, scene.truth.indices
+    model, indices = scene.observation.model.of_one_round, scene.truth.indices
     if uncovered := scene.uncovered:
         return NoLimit(uncovered)
     if any(len(row.unique()) < len(row) for row in indices):
         return NoLimit(_TWICE)
-    limit = combined(_limit_of_round(settings.in_round(number), model) for number in range(settings.rounds_seen))
+    limit = _of_rounds(settings, scene)
     if isinstance(limit, NoLimit) or settings.weights is None:
         return limit
     if settings.trained is None:
@@ -221,6 +223,23 @@ def limit_of(settings: CellSettings, scene: Scene) -> Limit | NoLimit:
     facts = settings.trained.facts(model.layout)
     noise = settings.trained.settings.build_defense().fixed_noise(facts)
     return NoLimit(_OTHER_RUN) if noise is None else RunLimit(_whole_run(noise, facts)).beside(limit)
+
+
+def _of_rounds(settings: CellSettings, scene: Scene) -> Limit | NoLimit:
+    """That of all rounds that are seen; of noise which is correlated over them, by what makes it independent."""
+    model, noise = scene.observation.model.of_one_round, scene.observation.noise
+    limits = [_limit_of_round(settings.in_round(number), model) for number in range(settings.rounds_seen)]
+    if len(limits) == 1 or not settings.tap.of_round or not settings.build_defense().replays:
+        return combined(limits)
+    known = [one for one in limits if isinstance(one, GaussianLimit)]
+    if noise is None or noise.whitening is None or len(known) < len(limits):
+        return next((one for one in limits if isinstance(one, NoLimit)), NoLimit(_CORRELATED))
+    each = (
+        torch.as_tensor(noise.deviation).expand(len(scene.observation.target[0])).unflatten(0, (len(known), -1))[:, 0]
+    )
+    moved = torch.tensor([one.mu for one in known]).double() * each.double()
+    # The farthest that two candidates can be apart after whitening: no round's directions cancel another's.
+    return GaussianLimit(float((noise.whitening.double().abs() @ moved).norm()))
 
 
 def _limit_of_round(settings: CellSettings, model: RowModel) -> Limit | NoLimit:

@@ -54,7 +54,7 @@ def moved(
         total = made * clients if sums else made.unflatten(0, (-1, clients)).sum(1)  # of a secure sum, it is the mean
         applied = [_applied(one, key, model, played) for one, key in zip(total, keys[rows], strict=True)]
         parts.append(torch.stack(applied))
-    return (weights.double() + torch.cat(parts).to(weights.device) / clients).to(weights.dtype)
+    return (weights.double() + torch.cat(parts).to(weights.device)).to(weights.dtype)
 
 
 _ONE_STEP = {"local_steps": 1, "epochs": 1, "client_examples": None, "update_model": "first"}

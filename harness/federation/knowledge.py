@@ -166,7 +166,12 @@ def coding_at(defense: Defense, tap: Tap, context: RoundContext, steps: int) -> 
     """The coarser form that numbers were written in, in units of the gradient that is matched at a tap."""
     coding = defense.coding_at(tap)
     # Sums have lengths of their own.
-    if coding is None or of_several(tap, context) or tap.unit == "example" or (coding.kind == "length" and tap.of_update and steps > 1):
+    if (
+        coding is None
+        or of_several(tap, context)
+        or tap.unit == "example"
+        or (coding.kind == "length" and tap.of_update and steps > 1)
+    ):
         return None
     return coding.at(-context.learning_rate * steps if tap.of_update else 1.0, context.layout.shapes)
 

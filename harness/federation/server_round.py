@@ -49,10 +49,7 @@ def published_of(received: Tensor, defense: Defense, context: RoundContext, toge
     for number in range(len(context.keys) // together):
         rows = slice(number * together, (number + 1) * together)
         own = context.rows(rows)
-        if defense.sums_securely:
-            total = received[number] * together
-        else:
-            total = received[rows].double().sum(0)
+        total = received[number] * together if defense.sums_securely else received[rows].double().sum(0)
         sent = {name: values.sum(0) for name, values in own.sent.items()}
         alone = replace(own, keys=((federation_of(own.keys[0]),),), server=dict(context.server), sent=sent)
         made.append(defense.aggregate(total, alone))

@@ -25,6 +25,10 @@ class ModelOverRounds(RowModel):
         self.layout = single.layout.over(rounds)
 
     @property
+    def of_one_round(self) -> RowModel:
+        return self.single
+
+    @property
     def evaluates_alone(self) -> bool:
         return self.single.evaluates_alone
 

@@ -115,6 +115,11 @@ class RowModel:
         return getattr(self.plain_module, "vocabulary", None)
 
     @property
+    def of_one_round(self) -> "RowModel":
+        """The network itself, where several rounds of it are one model."""
+        return self
+
+    @property
     def evaluates_alone(self) -> bool:
         """Return whether rows are evaluated sequentially, so that nothing is gained or lost by evaluating few."""
         return self._way.alone

@@ -19,7 +19,7 @@ COVERED: dict[str, set[Tap]] = {
     "client-LDP": {Tap.SENT, *AT_SERVER},
     "sample-DDP": AT_SERVER,
     # Of the published model.
-    **dict.fromkeys(("client-DP central", "sample-DP", "BDP"), {Tap.PUBLISHED}),
+    **{name: {Tap.PUBLISHED} for name in ("client-DP central", "sample-DP", "BDP")},
 }  # fmt: skip
 
 
