@@ -199,7 +199,11 @@ def _noise(rounds: Sequence[Noise | None], parameters: int) -> Noise | None:
 
 def _whitening(rounds: Sequence[Noise]) -> Tensor:
     """(T, T), what makes the noise of T rounds independent, and of deviation 1, float64."""
-    mixtures = [torch.tensor(one.mixture, dtype=torch.float64) * one.deviation for one in rounds if one.mixture]
+    mixtures = [
+        torch.tensor(one.mixture, dtype=torch.float64) * one.deviation
+        for one in rounds
+        if one.mixture and one.deviation is not None
+    ]
     mixed = torch.nn.utils.rnn.pad_sequence(mixtures, batch_first=True)
     factor = torch.linalg.cholesky(mixed @ mixed.T)
     return torch.linalg.solve_triangular(factor, torch.eye(len(factor), dtype=factor.dtype), upper=False)
