@@ -16,6 +16,7 @@ from harness.attacks import (  # noqa: F401  (imported to register)
     membership,
     patches,
     rows,
+    scale_mia,
     slope,
     span,
     spear,

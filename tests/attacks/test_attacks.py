@@ -31,6 +31,7 @@ TABLE: list[tuple[str, dict[str, Any], str, float]] = [
     ("patches", {}, "vit", 1.0),
     ("inverting_gradients", {"max_iterations": 100, "tv": 1e-5}, "mlp", 1.0),
     ("rows", {"draws": 40}, "mlp2", 1.0),
+    ("scale_mia", {}, "mlp2", 1.0),
     ("slope", {"draws": 40}, "mlp", 0.0),  # it hands out a direction, and no image
     ("spear", {}, "mlp2", 0.75),
     ("trap_weights", {}, "mlp2", 0.75),
