@@ -26,8 +26,11 @@ from harness.models import RowModel
 from harness.observation import Observation, Tier
 from harness.tampering import Tamper
 
-_GUESSES, _RIDGE, _HELD = 1024, 1e-4, 1e-4
-"""Public images for the linear guess, its ridge by the mean square of features, and what keeps a fit near it."""
+_GUESSES, _RIDGE, _HELD = 1024, 1e-4, 1e-2
+"""Public images for the linear guess, its ridge by the mean square of features, and what a deviation of public images
+costs a fit."""
+_MOST = 2048
+"""Public images that cutoffs are taken from."""
 _DULL = 0.1
 """Of the largest deviation of a feature: less is taken for as much."""
 
@@ -37,7 +40,7 @@ _DULL = 0.1
 class ScaleMia(ClosedForm):
     """``fit``: most iterations of fitting images to features; 0 leaves the linear guess."""
 
-    fit: Annotated[int, Field(ge=0, le=10_000)] = 200
+    fit: Annotated[int, Field(ge=0, le=10_000)] = 150
     tier: ClassVar[Tier] = "tampering"
 
     def tamper(self, clients: int, examples: int) -> Tamper:
@@ -60,25 +63,31 @@ class ScaleMia(ClosedForm):
         if made.shape == public.shape and torch.equal(made, public):
             return found.flatten()
         guess = _linear(made, public)(found)
-        return (self._fitted(model, weights, first, found, guess, made) if exact else guess).flatten()
+        return (self._fitted(model, weights, first, found, guess, public) if exact else guess).flatten()
 
     def _fitted(
         self, model: RowModel, weights: Tensor, first: str, features: Tensor, guess: Tensor, public: Tensor
     ) -> Tensor:
-        """Images (n, D) whose features (n, F) are those, near a guess (n, D)."""
-        image, deviation = guess.clone().requires_grad_(True), _deviation(public)
-        optimizer = torch.optim.LBFGS([image], max_iter=max(1, self.fit), line_search_fn="strong_wolfe")
+        """Images (n, D) whose features (n, F) are those, near a guess (n, D) as public images (m, D) vary."""
+        deviation = _deviation(_features(model, weights, public, first))
+        _, sizes, directions = torch.linalg.svd((public - public.mean(0)).double(), full_matrices=False)
+        kept = sizes > _DULL**3 * sizes[0]
+        axes = (sizes[kept, None] / len(public) ** 0.5 * directions[kept]).to(guess)
+        place = guess.new_zeros(len(guess), len(axes)).requires_grad_(True)
+        optimizer = torch.optim.LBFGS(
+            [place], max_iter=max(1, self.fit), history_size=20, line_search_fn="strong_wolfe"
+        )
 
         def loss() -> Tensor:
             with torch.enable_grad():
-                off = (_features(model, weights, image, first) - features) / deviation
-                value = off.square().sum() + _HELD * (image - guess).square().sum()
-                (image.grad,) = torch.autograd.grad(value, image)
+                off = (_features(model, weights, guess + place @ axes, first) - features) / deviation
+                value = off.square().sum() + _HELD * place.square().sum()
+                (place.grad,) = torch.autograd.grad(value, place)
             return value.detach()
 
         if self.fit:
             optimizer.step(loss)
-        return image.detach()
+        return guess + place.detach() @ axes
 
 
 def hidden_layers(model: RowModel, weights: Tensor) -> tuple[str, str]:
@@ -114,13 +123,13 @@ def hidden_layers(model: RowModel, weights: Tensor) -> tuple[str, str]:
 
 
 def _send(together: int, model: RowModel, weights: Tensor, public: Tensor, client: int) -> Tensor:
-    sent = weights.clone()
+    sent, examples = weights.clone(), public.flatten(1)[:: -(-len(public) // _MOST)]
     named = model.layout.split(sent)
     for row, own in enumerate(weights):
         first, second = hidden_layers(model, own)
         units = named[f"{first}.bias"].shape[1]
         require_units(model.name, units, together)
-        made = _features(model, own, public.flatten(1), first)
+        made = _features(model, own, examples, first)
         direction = torch.rand(made.shape[1], generator=generator("scale_mia")).to(made) + 0.5
         direction = direction / _deviation(made) * torch.where(made.mean(0) < 0, -1.0, 1.0)
         direction = direction / (made @ direction).mean() / units
