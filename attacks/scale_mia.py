@@ -58,12 +58,14 @@ class ScaleMia(ClosedForm):
         public = _public(observation)
         made = _features(model, weights, public, first)
         differences = Differences.of(gradients[weight], gradients[bias], -sent[bias])
-        exact = tells_shares(observation)
-        found = differences.images(observation.examples, sent[weight][0], exact, made.mean(0))
+        by_bias = tells_shares(observation)
+        found = differences.images(observation.examples, sent[weight][0], by_bias, made.mean(0))
         if made.shape == public.shape and torch.equal(made, public):
             return found.flatten()
         guess = _linear(made, public)(found)
-        return (self._fitted(model, weights, first, found, guess, public) if exact else guess).flatten()
+        if observation.noise is not None or observation.sparse:
+            return guess.flatten()  # a fit would follow the noise
+        return self._fitted(model, weights, first, found, guess, public).flatten()
 
     def _fitted(
         self, model: RowModel, weights: Tensor, first: str, features: Tensor, guess: Tensor, public: Tensor
