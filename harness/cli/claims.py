@@ -11,7 +11,9 @@ import typer
 
 from harness.base.errors import UsageError, in_a_row
 from harness.cli.app import DONE, MISTAKE, REGRESSION, app
+from harness.cli.grouping import Grouped
 from harness.cli.options import JsonOption
+from harness.cli.sketch import among
 
 if TYPE_CHECKING:
     from harness.claims.answers import Answer, Filter, Line
@@ -32,21 +34,26 @@ def _among(*allowed: str) -> Callable[[typer.CallbackParam, str | None], str | N
     return checked
 
 
-_unit, _relation = _among("client", "example"), _among("replace", "zero-out", "add-remove")
-_optimizer, _buffers, _fail_on = (
-    _among("sgd", "momentum", "adam"),
-    _among("none", "float", "int"),
-    _among("claim", "none"),
-)
+_WORDS = {
+    "unit": ("client", "example"), "relation": ("replace", "zero-out", "add-remove"),
+    "optimizer": ("sgd", "momentum", "adam"), "buffers": ("none", "float", "int"), "fail_on": ("claim", "none"),
+}  # fmt: skip
 
 
-@app.command("claims")
+def _word(name: str, about: str) -> Any:
+    """An option that is one of the words of its name."""
+    return typer.Option(callback=_among(*_WORDS[name]), autocompletion=among(_WORDS[name]), help=about)
+
+
+@app.command("claims", cls=Grouped)
 def claims_command(
     sources: Annotated[
         list[str] | None,
         typer.Argument(help="Configurations (.toml, .py, .json, .conf, .yaml), or names such as flower:LocalDpMod."),
     ] = None,
-    defense: Annotated[list[str] | None, typer.Option(help="A name, as among the sources; repeated.")] = None,
+    defense: Annotated[
+        list[str] | None, typer.Option(help="A name, as among the sources; repeated.", autocompletion=among(()))
+    ] = None,
     arg: Annotated[
         list[str] | None, typer.Option("--arg", "--defense-arg", help="key=value, an argument of the filter; repeated.")
     ] = None,
@@ -62,23 +69,22 @@ def claims_command(
     local_epochs: Annotated[int | None, typer.Option(help="In every round (1).")] = None,
     local_steps: Annotated[int | None, typer.Option(help="In every round, in place of epochs.")] = None,
     drop_last: Annotated[bool, typer.Option("--drop-last", help="The loader drops a smaller last batch.")] = False,
-    optimizer: Annotated[
-        str | None, typer.Option(callback=_optimizer, help="Of clients: sgd, momentum or adam.")
-    ] = None,
+    optimizer: Annotated[str | None, _word("optimizer", "Of clients: sgd, momentum or adam.")] = None,
     server_optimizer: Annotated[str | None, typer.Option(help="FedAvg, FedAdam, FedYogi, FedAvgM, ...")] = None,
-    model: Annotated[str | None, typer.Option(help="Size of an update by a name, such as resnet18 or lenet.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Size of an update by a name, such as resnet18 or lenet.", autocompletion=among(())),
+    ] = None,
     parameters: Annotated[int | None, typer.Option(help="Numbers of an update, buffers among them.")] = None,
     scalars: Annotated[int | None, typer.Option(help="Arrays of an update without a dimension.")] = None,
-    buffers: Annotated[str | None, typer.Option(callback=_buffers, help="Of the model: none, float or int.")] = None,
+    buffers: Annotated[str | None, _word("buffers", "Of the model: none, float or int.")] = None,
     delta: Annotated[float | None, typer.Option(help="In (0, 1); the source's own, else 1e-5.")] = None,
-    unit: Annotated[str | None, typer.Option(callback=_unit, help="Show client or example; both by default.")] = None,
-    relation: Annotated[
-        str | None, typer.Option(callback=_relation, help="Show replace, zero-out or add-remove; all by default.")
-    ] = None,
+    unit: Annotated[str | None, _word("unit", "Show client or example; both by default.")] = None,
+    relation: Annotated[str | None, _word("relation", "Show replace, zero-out or add-remove; all by default.")] = None,
     framework_version: Annotated[str | None, typer.Option(help="Such as 2.7.2; the newest known by default.")] = None,
     fail_on: Annotated[
         str,
-        typer.Option(callback=_fail_on, help="claim: exit code 1 if a claim is exceeded or has no proof. none: never."),
+        _word("fail_on", "claim: exit code 1 if a claim is exceeded or has no proof. none: never."),
     ] = "claim",
     as_json: JsonOption = False,
 ) -> int:

@@ -15,6 +15,7 @@ from harness.base.devices import choose_device
 from harness.base.errors import UsageError
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.console import display
+from harness.cli.grouping import Grouped
 from harness.cli.options import (
     AssignmentsOption,
     ChunkOption,
@@ -47,7 +48,7 @@ _WIDTH = 158
 Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated.")]
 
 
-@app.command("frontier")
+@app.command("frontier", cls=Grouped)
 @with_output
 @options_of(FrontierSettings, list(FrontierSettings.model_fields))
 def frontier_command(

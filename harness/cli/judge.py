@@ -19,6 +19,7 @@ from harness.base.errors import UsageError
 from harness.base.progress import within
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.console import Screen, display
+from harness.cli.grouping import Grouped
 from harness.cli.options import (
     DataRootOption,
     DeviceOption,
@@ -72,7 +73,7 @@ _WITHOUT_PRIOR = {"images": ("cpl",), "text": ("token_rows", "span")}
 _COLOURS = {"holds": "green", "violated": "red", "more than declared": "yellow", "cannot tell": "yellow"}
 
 
-@app.command("judge")
+@app.command("judge", cls=Grouped)
 @with_output
 def judge_command(
     captures: Annotated[list[Path] | None, typer.Argument(help="Folders of captures, one per client.")] = None,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import typer
 
 from harness.base.errors import UsageError
+from harness.cli.sketch import among
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -174,12 +175,21 @@ def _option(name: str, field: "FieldInfo", several: bool, unset: bool) -> inspec
         about += f" ({_shown(default)})" if default is not None and default is not False else ""
         kind, default = kind | None, None
     flag = (f"--{name.replace('_', '-')}",) if kind in (bool, bool | None) else ()
-    annotation = Annotated[kind, typer.Option(*flag, help=about)]
+    words = _words(field.annotation)
+    annotation = Annotated[kind, typer.Option(*flag, help=about, autocompletion=among(words) if words else None)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _shown(default: object) -> str:
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def _words(annotation: Any) -> list[str]:
+    """What a setting can be, where its type names each."""
+    if get_origin(annotation) is Literal:
+        return [one for one in get_args(annotation) if isinstance(one, str)]
+    inner = get_args(annotation) if get_origin(annotation) in (Union, UnionType, Annotated, tuple) else ()
+    return [word for one in inner for word in _words(one)]
 
 
 def _plain(annotation: Any) -> Any:

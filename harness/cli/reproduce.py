@@ -31,6 +31,7 @@ from harness.cli.options import (
     require_one_way,
     with_output,
 )
+from harness.cli.sketch import among
 from harness.datasets import data_root as find_data_root
 from harness.evaluation import Run, document_of
 from harness.papers import RENAMED, TABLES, UNDEALT, Request
@@ -49,7 +50,13 @@ _PARTS_PER_JOB = 8
 @app.command("reproduce")
 @with_output
 def reproduce_command(
-    table: Annotated[str, typer.Argument(help=f"A table of the papers: one of those listed here. {', '.join(TABLES)}")],
+    table: Annotated[
+        str,
+        typer.Argument(
+            help=f"A table of the papers: one of those listed here. {', '.join(TABLES)}",
+            autocompletion=among(list(TABLES)),
+        ),
+    ],
     quick: Annotated[bool, typer.Option("--quick", help="Smaller runs; the header says how small.")] = False,
     victims: Annotated[int | None, typer.Option(help="Victims per cell, instead of the table's own number.")] = None,
     seed: PooledSeedOption = None,

@@ -12,6 +12,7 @@ from harness.base.errors import UsageError
 from harness.base.progress import progress
 from harness.cli.app import DONE, app, resumable
 from harness.cli.console import display, note
+from harness.cli.grouping import Grouped
 from harness.cli.options import (
     AssignmentsOption,
     DataRootOption,
@@ -34,7 +35,7 @@ from harness.training.rounds import chunks_of
 _SETTINGS = [name for name in TrainSettings.model_fields if name not in ("defense_args", "seed", "device")]
 
 
-@app.command("train")
+@app.command("train", cls=Grouped)
 @with_output
 @options_of(TrainSettings, _SETTINGS)
 def train_command(
