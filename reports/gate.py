@@ -66,7 +66,7 @@ def gate_junit(report: Report) -> bytes:
 def _case(finding: Finding) -> Case:
     outcome = "failure" if finding.kind in _FAULTS else "error" if finding.fails else "passed"
     outcome = "skipped" if finding.kind == "extra" else outcome
-    return Case(f"gate.{finding.dataset or 'run'}", finding.cell or "the run", outcome, finding.kind, _words(finding))
+    return Case(f"gate.{finding.dataset or 'run'}", finding.cell or "the run", outcome, finding.kind, words(finding))
 
 
 def gate_sarif(report: Report, baseline: Path) -> bytes:
@@ -74,14 +74,14 @@ def gate_sarif(report: Report, baseline: Path) -> bytes:
     alerts = [
         Alert(finding.kind.replace(" ", "-") if finding.kind in _FAULTS else "not-compared",
               "error" if finding.kind in _FAULTS else "warning", safe(finding.cell or "the run", 300),
-              _words(finding), address(baseline))
+              words(finding), address(baseline))
         for finding in report.findings
         if finding.fails
     ]  # fmt: skip
     return sarif(alerts)
 
 
-def _words(finding: Finding) -> str:
+def words(finding: Finding) -> str:
     return "; ".join(f"{title} {text}" for title, text in zip(COLUMNS, row(finding), strict=True) if text)
 
 

@@ -58,7 +58,12 @@ def test_the_same_lines_are_understood(path: str) -> None:
     for command, context in (REAL[path], DRAWN[path]):
         found = [one for one in command.get_params(context) if one.name != "help"]
         shapes = [(one.opts if one.param_type_name == "option" else [], one.nargs) for one in found]
-        options.append([(sorted(shape[0]), shape[1], bool(getattr(one, "multiple", 0))) for shape, one in zip(shapes, found, strict=True)])
+        options.append(
+            [
+                (sorted(shape[0]), shape[1], bool(getattr(one, "multiple", 0)))
+                for shape, one in zip(shapes, found, strict=True)
+            ]
+        )
     assert options[0] == options[1]
 
 
