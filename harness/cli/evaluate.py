@@ -44,6 +44,7 @@ from harness.cli.options import (
     require_one_way,
     split_lists,
     with_output,
+    with_tracking,
     without,
 )
 from harness.datasets import data_root as find_data_root
@@ -244,6 +245,7 @@ Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeat
 
 @app.command("evaluate", cls=Grouped)
 @with_output
+@with_tracking()
 @options_of(CellSettings, sorted(OPTIONS, key=FILE_SETTINGS.__contains__), several=LISTED_SETTINGS, unset=True)
 def evaluate_command(
     context: typer.Context,

@@ -134,6 +134,47 @@ def with_output(command: Command) -> Command:
     return run
 
 
+_TrackOption = Annotated[
+    str | None,
+    typer.Option(
+        help="mlflow: write the results as a run of MLflow too (extra mlflow).", autocompletion=among(("mlflow",))
+    ),
+]
+
+
+def with_tracking(training: bool = False) -> Callable[[Command], Command]:
+    """Gives a command that writes results to its ``out`` the option ``--track``.
+
+    Args:
+        training: whether these are of a training.
+    """
+
+    def decorate(command: Command) -> Command:
+        own = inspect.signature(command)
+        option = inspect.Parameter("track", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_TrackOption)
+        named = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own.parameters.values()]
+
+        @wraps(command)
+        def run(**given: Any) -> int:
+            track: str | None = given.pop("track")
+            if track is None:
+                return command(**given)
+            from harness.tracking import require_tracker, track_folder
+
+            require_tracker(track)
+            if given.get("shard"):
+                raise UsageError("--track is of a whole run; leave it out of its shards")
+            code = command(**given)
+            track_folder(given["out"], training, track)
+            return code
+
+        run.__signature__ = own.replace(parameters=[*named, option])  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in (*named, option)} | {"return": int}
+        return run
+
+    return decorate
+
+
 def _require_output(output: Path, as_json: bool) -> None:
     """Before anything is computed. Raises UsageError where no table will be printed, or nothing can be written."""
     from harness.reports.html.printed import ENDINGS

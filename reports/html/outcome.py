@@ -139,6 +139,11 @@ class Outcome:
         """A record for each attacked example of every cell."""
         return [one for records in self._data.victims.values() for one in records]
 
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Every attack at a place as plain values, with the columns of ``harness export --to csv``."""
+        return [dict(row) for row in rows_of(shown_cells([self._data]))]
+
     def __getitem__(self, place: str | tuple[str | int, ...]) -> OneCell:
         wanted = place if isinstance(place, tuple) else (place,)
         asked = [cell for cell in self.cells if cell.role == "cell"]
@@ -158,7 +163,7 @@ class Outcome:
             import pandas
         except ImportError as error:
             raise UsageError("this needs pandas; pip install pandas") from error
-        return pandas.DataFrame(rows_of(shown_cells([self._data])))
+        return pandas.DataFrame(self.rows)
 
     def report(self, out: str | Path) -> Path:
         """Write the page of ``harness report``. Returns its path."""
