@@ -3,6 +3,7 @@
 import importlib
 import logging
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -54,6 +55,9 @@ COMMANDS = {
 
 # What the parser refuses, which is typer's own in its newer versions and click's in those that Flower shares.
 _REFUSED: Any = [kind for kind in typer.BadParameter.__mro__ if hasattr(kind, "format_message")][-1]
+
+# A hint that typer gives and click too, in the versions that Flower takes.
+_REPEATED = re.compile(r"(Did you mean [^?]+\?)(?: \1)+")
 
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -153,7 +157,7 @@ def run(arguments: list[str]) -> int:
     except UsageError as error:
         return _say(str(error))
     except _REFUSED as error:
-        message = error.format_message().replace("Value error, ", "")
+        message = _REPEATED.sub(r"\1", error.format_message().replace("Value error, ", ""))
         return _say(f"{message} (see harness --help)")
     except KeyboardInterrupt:
         return STOPPED

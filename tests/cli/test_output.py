@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 import typer
 from pylatexenc import latexwalker
@@ -37,7 +38,10 @@ def test_all_forms_hold_the_printed_words(harness: Harness) -> None:
         for entry in row:
             assert all(word in out for word in entry.split())
     read = list(csv.reader(io.StringIO(Path("table.csv").read_text(encoding="utf-8-sig"))))
-    assert read == [table["columns"], *table["rows"]]
+    assert read[0] == table["columns"] and len(read) == 1 + len(table["rows"])
+    assert [row[0] for row in read[1:]] == [row[0] for row in table["rows"]]
+    numbers = pandas.read_csv("table.csv")
+    assert str(numbers["epsilon"].dtype) == str(numbers["delta"].dtype) == "float64"
     page = Path("table.html").read_text()
     assert page.count("<tr>") == 1 + len(table["rows"]) and "Content-Security-Policy" in page
     latexwalker.LatexWalker(Path("table.tex").read_text(), tolerant_parsing=False).get_latex_nodes()
@@ -48,7 +52,10 @@ def test_a_run_keeps_its_folder_and_writes_its_table(harness: Harness) -> None:
     code, _, err = harness(*line.split(), "--surface", "2", "--no-pictures", "--output", "table.csv")
     assert code == 0 and "other columns" in err and len(err.splitlines()) == 1  # those of the controls
     rows = list(csv.DictReader(io.StringIO(Path("table.csv").read_text(encoding="utf-8-sig"))))
-    assert [row["defense"].split(";")[0] for row in rows] == ["none", "noise"] and "success [95%]" in rows[0]
+    assert [row["defense"].split(";")[0] for row in rows] == ["none", "noise"]
+    numbers = pandas.read_csv("table.csv")
+    share, low, high = (numbers[f"success{ending}"] for ending in ("", " from", " to"))
+    assert share.between(0, 1).all() and (low <= share).all() and (share <= high).all()
     assert Path("runs/results.json").exists()
 
 

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.usefixtures("coarse_losses")
 Harness = Callable[..., Any]
 HERE = all(importlib.util.find_spec(name) for name in ("mlflow", "sqlalchemy", "alembic"))
 needs_mlflow = pytest.mark.skipif(not HERE, reason="mlflow is not installed; pip install '.[mlflow]'")
-EVALUATE = "evaluate --defense none,fed_cdp --dataset digits --model mlp --victims 2 --attack-arg max_iterations=1"
+EVALUATE = (
+    "evaluate --defense none,fed_cdp --dataset digits --model mlp --victims 2 --surface 2 --attack-arg max_iterations=1"
+)
 TRAIN = "train --defense fed_cdp --dataset digits --model mlp --clients 2 --clients-per-round 2 --batch-size 2"
 
 
