@@ -163,7 +163,7 @@ def _shown(value: Difference) -> Text:
     return Text(f"{value.difference:+.2f} [{low:+.2f}, {high:+.2f}]", style="bold" if clear else "")
 
 
-FORMATS = ("svg", "png")
+FORMATS = ("svg", "png", "pdf")
 _COLUMNS, _WIDTH, _HEIGHT = 3, 4.2, 2.1  # a panel's size in inches
 _ASR, _RANK = "#1f77b4", "#d62728"
 _SHOWN, _TICKS = 6, 5
@@ -188,7 +188,7 @@ def save_history(path: Path, names: Sequence[str], trends: Sequence[Trend]) -> N
     """Draw success (with its 95% interval) and mean rank over the runs, a panel for each of the first 60 cells.
 
     Args:
-        path: ends in .svg or .png.
+        path: ends in .svg, .png or .pdf.
         names: of the runs, in order.
         trends: at least one.
 
@@ -197,7 +197,7 @@ def save_history(path: Path, names: Sequence[str], trends: Sequence[Trend]) -> N
     """
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
-        raise UsageError(f"cannot draw {str(path)!r}; let --out end in {' or '.join('.' + name for name in FORMATS)}")
+        raise UsageError(f"cannot draw {str(path)!r}; let --out end in {', '.join('.' + name for name in FORMATS)}")
     every, trends = len(trends), trends[:_MOST_PANELS]
     rows = math.ceil(len(trends) / _COLUMNS)
     figure = Figure(figsize=(_COLUMNS * _WIDTH, rows * _HEIGHT + 0.5), layout="constrained")

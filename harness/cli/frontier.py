@@ -31,6 +31,7 @@ from harness.cli.options import (
     require_one_way,
     split_lists,
     with_output,
+    with_pictures_as,
 )
 from harness.datasets import data_root as find_data_root
 from harness.datasets import dataset_name
@@ -50,6 +51,7 @@ Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeat
 
 @app.command("frontier", cls=Grouped)
 @with_output
+@with_pictures_as
 @options_of(FrontierSettings, list(FrontierSettings.model_fields))
 def frontier_command(
     dataset: Names = None,

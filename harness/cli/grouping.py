@@ -5,7 +5,7 @@ from typing import Any
 from typer.core import TyperCommand
 
 _RUNNING = ("device", "jobs", "threads", "chunk", "shard", "cluster", "cluster_arg", "engine", "dtype")
-_OUTPUT = ("out", "output", "pictures", "track", "as_json", "resume")
+_OUTPUT = ("out", "output", "pictures", "pictures_as", "track", "as_json", "resume")
 _OF_TRAINING = (
     "rounds", "local_steps", "batch_size", "examples", "algorithm", "split", "level", "client_sampling",
     "batch_sampling", "learning_rate", "server_learning_rate", "local_momentum", "server_momentum", "optimizer",

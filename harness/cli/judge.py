@@ -32,6 +32,7 @@ from harness.cli.options import (
     chosen_jobs,
     split_lists,
     with_output,
+    with_pictures_as,
 )
 from harness.datasets import data_root as find_data_root
 from harness.datasets.public import AUTO, NONE, choose_public
@@ -75,6 +76,7 @@ _COLOURS = {"holds": "green", "violated": "red", "more than declared": "yellow",
 
 @app.command("judge", cls=Grouped)
 @with_output
+@with_pictures_as
 def judge_command(
     captures: Annotated[list[Path] | None, typer.Argument(help="Folders of captures, one per client.")] = None,
     truth: Annotated[Path | None, typer.Option(help="An .npz file of one capture's true images and labels.")] = None,

@@ -30,6 +30,7 @@ from harness.cli.options import (
     numbers,
     require_one_way,
     with_output,
+    with_pictures_as,
 )
 from harness.cli.sketch import among
 from harness.datasets import data_root as find_data_root
@@ -38,6 +39,7 @@ from harness.papers import RENAMED, TABLES, UNDEALT, Request
 from harness.parallel.processes import in_processes
 from harness.parallel.units import Job, Shard
 from harness.reports.cell_picture import save_cell_picture
+from harness.reports.pictures import as_chosen
 from harness.results import RunFolder, claimed
 from harness.results.environment import environment
 from harness.study.runner import ShardDone
@@ -49,6 +51,7 @@ _PARTS_PER_JOB = 8
 
 @app.command("reproduce")
 @with_output
+@with_pictures_as
 def reproduce_command(
     table: Annotated[
         str,
@@ -82,7 +85,7 @@ def reproduce_command(
     jobs, threads = chosen_jobs(jobs, threads, lambda: 1)
     seeds = tuple(numbers(seed or ["0"], "seed"))
     asked = partial(Request, data_root=root, device=where, quick=quick, victims=victims, seeds=seeds)
-    job = Job(root, out, 0.0, chunk, threads, save_cell_picture)
+    job = Job(root, out, 0.0, chunk, threads, as_chosen(save_cell_picture))
     if shard:
         return _make_shard(table, asked, job, Shard.parse(shard), as_json)
     with resumable(), claimed(out, None if resume else "results.json"), within():

@@ -22,6 +22,7 @@ from harness.cli.options import (
     numbers,
     options_of,
     with_output,
+    with_pictures_as,
     with_tracking,
 )
 from harness.datasets import data_root as find_data_root
@@ -38,6 +39,7 @@ _SETTINGS = [name for name in TrainSettings.model_fields if name not in ("defens
 
 @app.command("train", cls=Grouped)
 @with_output
+@with_pictures_as
 @with_tracking(training=True)
 @options_of(TrainSettings, _SETTINGS)
 def train_command(

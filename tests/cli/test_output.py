@@ -84,3 +84,12 @@ def test_no_command_has_both_options_for_one_thing() -> None:
                 both.add(name)
                 assert options["--out"].startswith(("Folder", "Draw", "Write the JSON document")), name
     assert both == {"audit", "evaluate", "frontier", "history", "judge", "reproduce", "train"}
+
+
+def test_pictures_are_written_in_other_forms_too(harness: Harness) -> None:
+    line = "evaluate --defense none --dataset digits --model mlp --victims 2 --attack-arg max_iterations=1 --surface 2"
+    assert harness(*line.split(), "--pictures-as", "svg,pdf").code == 0
+    assert sorted(path.suffix for path in Path("runs/pictures").iterdir()) == [".pdf", ".png", ".svg"]
+    code, out, err = harness(*line.split(), "--pictures-as", "gif", "--out", "none")
+    assert (code, out, len(err.splitlines())) == (2, "", 1) and "takes svg and pdf, not 'gif'" in err
+    assert not Path("none").exists()
