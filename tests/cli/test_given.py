@@ -122,8 +122,13 @@ def test_the_object_of_a_run(net: nn.Module, digits: tuple[Tensor, Tensor], tmp_
     assert isinstance(table, pandas.DataFrame) and list(table["defense"]) == ["none", "fed_cdp"]
     assert table.drop(columns="run").equals(read.to_pandas().drop(columns="run"))
     shown = repr(run)
-    assert shown.splitlines()[0].startswith("verdict") and "not a promise" in shown
-    assert max(map(len, shown.splitlines())) <= 100
+    first, promise, head, *_ = shown.splitlines()
+    assert first == "✖ LEAKS at 1 of 2 places." and promise.startswith("An observation, not a promise: ")
+    assert (
+        head.startswith("verdict")
+        and "? undecided, fed_cdp: could not tell" in shown
+        and max(map(len, shown.splitlines())) <= 80
+    )
     assert run._repr_html_().count("<tr>") == 3 and run.verdict in ("leaks", "inconclusive")
     pictures = run.gallery()
     assert len(pictures) == 2 and "data:image/png" in pictures._repr_html_()
