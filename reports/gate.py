@@ -197,7 +197,7 @@ def save_history(path: Path, names: Sequence[str], trends: Sequence[Trend]) -> N
     """
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
-        raise UsageError(f"cannot draw {str(path)!r}; let --out end in {', '.join('.' + name for name in FORMATS)}")
+        raise UsageError(f"cannot draw {str(path)!r}; let --out end in .svg, .png or .pdf")
     every, trends = len(trends), trends[:_MOST_PANELS]
     rows = math.ceil(len(trends) / _COLUMNS)
     figure = Figure(figsize=(_COLUMNS * _WIDTH, rows * _HEIGHT + 0.5), layout="constrained")

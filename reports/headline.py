@@ -27,6 +27,7 @@ def verdict_lines(document: ResultDocument) -> list[RenderableType]:
     gravest = next(iter(counts))
     if document.valid:
         told = "; ".join(f"{_WORDS[kind]} at {count} of {len(said)} places" for kind, count in counts.items())
+        told = told if len(said) > 1 else _WORDS[gravest]
         first = Text(f"{told[0].upper()}{told[1:]}.", style=columns.VERDICT_STYLES[gravest])
     else:
         first = Text("No verdict: the run is not valid, and the last lines say why.", style="bold red")

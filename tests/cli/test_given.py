@@ -50,6 +50,7 @@ def test_a_module_and_tensors_give_a_verdict_and_stay_as_they_were(
     net: nn.Module, digits: tuple[Tensor, Tensor], tmp_path: Path
 ) -> None:
     net.eval()
+    net.register_buffer("seen", torch.arange(3.0))
     called = list[int]()
     hook = net.register_forward_hook(lambda *_: called.append(1))
     before, weights = state(), {name: value.clone() for name, value in net.state_dict().items()}
