@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 tune()
 
-__all__ = ["SCHEMA_VERSION", "__version__", "account", "claims", "evaluate", "judge", "load", "train"]
+__all__ = ["SCHEMA_VERSION", "__version__", "account", "evaluate", "judge", "load", "train"]
 
 _PLACES = {
     "account": "harness.privacy.account", "evaluate": "harness.functions", "load": "harness.functions",

@@ -114,6 +114,6 @@ def leakage(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Lea
         run = evaluate(attack=attack, out=folder, **settings)
         name = re.sub(r"[^\w.-]+", "_", f"{request.path.stem}-{request.node.name}").strip("_")
         file = f"{name}{'' if number == 1 else f'-{number}'}.json"
-        return Leakage(run, folder, request.path.parent / "leakage" / file, request.config.getoption(_UPDATE))
+        return Leakage(run, folder, request.path.parent / "leakage" / file, bool(request.config.getoption(_UPDATE)))
 
     return attacked

@@ -73,12 +73,12 @@ def sketch(name: str) -> TyperCommand | TyperGroup:
 
 @cache
 def _read(name: str) -> str:
-    return (files(__package__) / name).read_text(encoding="utf-8")
+    return (files("harness.cli") / name).read_text(encoding="utf-8")
 
 
 def _sketch(name: str, row: Row) -> TyperCommand | TyperGroup:
     if "commands" in row:
-        commands = {inner: _sketch(inner, of) for inner, of in row["commands"].items()}
+        commands: dict[str, Any] = {inner: _sketch(inner, of) for inner, of in row["commands"].items()}
         return TyperGroup(name=name, commands=commands, help=row["about"], no_args_is_help=True, rich_markup_mode=None)
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

@@ -1,6 +1,7 @@
 """What Python gives in the place of names, and the object that it gets back."""
 
 import pickle
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -88,6 +89,21 @@ def test_the_same_objects_give_the_same_numbers_also_from_two_threads(
     with torch.no_grad():
         net[1].bias += 1  # pyright: ignore[reportOperatorIssue]
     assert harness.evaluate(model=net, data=digits, defense="fed_cdp", **SMALL) != again
+
+
+def test_a_model_in_training_mode_stays_in_it(net: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
+    net.train()
+    run = harness.evaluate(model=net, data=digits, defense="none", **SMALL)
+    assert net.training
+    net.eval()
+    assert harness.evaluate(model=net, data=digits, defense="none", **SMALL) == run and not net.training
+
+
+def test_pandas_is_asked_for_in_one_line(monkeypatch: pytest.MonkeyPatch, digits: tuple[Tensor, Tensor]) -> None:
+    run = harness.evaluate(model="mlp", data=digits, defense="none", **SMALL)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match="this needs pandas; pip install pandas"):
+        run.to_pandas()
 
 
 @dataclass(frozen=True)
@@ -183,6 +199,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "no model": ({"data": (X, Y), "model": 3}, "model: give a name"),
     "another shape": ({"data": (X, Y), "model": nn.Sequential(nn.Flatten(), nn.Linear(5, 2))}, "takes no images"),
     "cannot be copied": ({"data": (X, Y), "model": Broken()}, "cannot be copied"),
+    "on no device": ({"data": (X, Y), "model": nn.Linear(64, 10, device="meta")}, "cannot be copied .*meta"),
     "dropout": ({"data": (X, Y), "model": nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 10))}, "dropout"),
     "no defense": ({"defense": 3}, "defense: give a name"),
     "an object's settings": ({"defense": DEFENSES["fed_cdp"](), "defense_args": {"sigma": 1.0}}, "leave defense_args"),
