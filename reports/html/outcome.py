@@ -222,7 +222,7 @@ class Outcome:
         for place in self.places:
             *entries, reason = _row(place)
             table.add_row(*entries)
-            why[textwrap.fill(f"{entries[0]}, {entries[1]}: {reason}", _WIDTH, subsequent_indent="  ")] = None
+            why[textwrap.fill(f"{entries[0][0]} {entries[1]}: {reason}", _WIDTH, subsequent_indent="  ")] = None
         made = io.StringIO()
         console = Console(file=made, width=_WIDTH, no_color=True, force_jupyter=False, force_terminal=False)
         console.print(table)
