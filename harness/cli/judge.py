@@ -34,6 +34,7 @@ from harness.cli.options import (
     with_output,
     with_pictures_as,
 )
+from harness.cli.sketch import among
 from harness.datasets import data_root as find_data_root
 from harness.datasets.public import AUTO, NONE, choose_public
 from harness.evaluation.watching import between
@@ -87,7 +88,12 @@ def judge_command(
         list[str] | None,
         typer.Option(help="Comma-separated or repeated (auto with --prior; else cpl, of texts token_rows and span)."),
     ] = None,
-    update_model: Annotated[str, typer.Option(help="Of several local steps: avg, path or unroll.")] = "unroll",
+    update_model: Annotated[
+        str,
+        typer.Option(
+            help="Of several local steps: avg, path or unroll.", autocompletion=among(("avg", "path", "unroll"))
+        ),
+    ] = "unroll",
     rounds_seen: Annotated[
         int,
         typer.Option(callback=at_least_one, help="Rounds of the same examples that an attacker has of each client."),

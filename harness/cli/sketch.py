@@ -26,7 +26,8 @@ Complete = Callable[[str], list[str]]
 VALUES: dict[str, str | list[str]] = {
     "defense": "defenses", "attack": "attacks", "dataset": "datasets", "prior": "datasets", "model": "models",
     "preset": "presets", "tap": "surfaces", "surface": ["0", "1", "2"], "device": ["auto", "cpu", "cuda"],
-    "cluster": ["ray", "slurm"], "update_model": ["avg", "path", "unroll"], "adversary": ["honest", "tampering"],
+    "cluster": ["ray", "slurm"], "update_model": ["first", "avg", "path", "unroll"],
+    "adversary": ["honest", "tampering"],
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Help and completion of every command: at once, the same words as the command's own, and no torch for either."""
 
+import json
 import os
 import resource
 import statistics
@@ -75,6 +76,18 @@ def test_many_options_are_in_groups(path: str) -> None:
     assert len(names) <= 20 or grouped
     if grouped:
         assert names <= {name for group in grouped.values() for name in group}
+
+
+def test_what_is_offered_is_what_the_help_names() -> None:
+    """A word that a command does not take would be worse than none."""
+    table = json.loads((files("harness.cli") / "commands.json").read_text(encoding="utf-8"))
+    sections = json.loads((files("harness.cli") / "catalogue.json").read_text(encoding="utf-8"))
+    rows = [row for one in table.values() for row in one.get("commands", {"": one}).values()]
+    offered = [one for row in rows for one in row["parameters"] if one.get("values")]
+    assert len(offered) > 50
+    for one in offered:
+        words = one["values"]
+        assert words in sections if isinstance(words, str) else all(word in one["record"][1] for word in words), one
 
 
 def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
