@@ -10,6 +10,7 @@ from pathlib import Path
 
 from harness.base.errors import UsageError
 from harness.base.registry import Registry
+from harness.datasets.hugging_face import fetch_of_hub, is_of_hub
 from harness.datasets.record import Dataset
 from harness.results.atomic import move_plain
 
@@ -62,6 +63,7 @@ OWN = Source("own data", "the owner's", find=lambda root: root)
 OWN_TEXTS = Source("own texts", "the owner's", find=lambda root: root, text=True)
 IMAGE_ENDING, TEXT_ENDINGS = ".npz", (".csv", ".parquet")
 _ELSEWHERE = Source("an installed package", "see that package", find=lambda root: root)
+_HUB = Source("the Hugging Face hub", "see the dataset's card", find=lambda root: root)
 _sources: dict[str, Source] = {}
 
 
@@ -85,7 +87,7 @@ def source_of(name: str) -> Source:
     placeholder."""
     if is_own_data(name):
         return OWN_TEXTS if name.endswith(TEXT_ENDINGS) else OWN
-    return _sources.get(name, _ELSEWHERE)
+    return _HUB if is_of_hub(name) else _sources.get(name, _ELSEWHERE)
 
 
 def default_model(name: str) -> str:
@@ -131,12 +133,17 @@ def _status(name: str, root: Path) -> DatasetStatus:
 _FAILURES = (OSError, RuntimeError, EOFError, HTTPException, tarfile.TarError, zlib.error)
 
 
-def fetch_dataset(name: str, root: Path) -> None:
+def fetch_dataset(name: str, root: Path) -> str:
     """Bring a dataset under the data root; does nothing where it already loads, and replaces damaged files.
+
+    Returns:
+        The name that loads it: of the hub's data the one with the commit.
 
     Raises:
         UsageError: unknown name, or the download failed.
     """
+    if is_of_hub(name):
+        return fetch_of_hub(name, root)
     name = DATASETS.resolve(name)
     source = source_of(name)
     download = source.download
@@ -144,7 +151,7 @@ def fetch_dataset(name: str, root: Path) -> None:
         DATASETS[name](root)
         if source.test:
             source.test(root)
-        return
+        return name
     except UsageError:
         if download is None:
             raise
@@ -160,6 +167,7 @@ def fetch_dataset(name: str, root: Path) -> None:
             f"dataset {name!r} could not be downloaded to {root} ({reason}); check the connection, the free space and "
             f"the folder's permissions, then repeat: harness data fetch {name}"
         ) from error
+    return name
 
 
 def _move_files(folder: Path, root: Path) -> None:

@@ -19,6 +19,7 @@ from harness.base.randomness import generator
 from harness.base.words import Words
 from harness.datasets.catalogue import DATASETS, IMAGE_ENDING, TEXT_ENDINGS, is_own_data, source_of
 from harness.datasets.files import DataFile
+from harness.datasets.hugging_face import hub_name, is_of_hub, load_of_hub
 from harness.datasets.record import Dataset, build_dataset
 from harness.datasets.texts import load_own_texts, read_by
 
@@ -104,11 +105,13 @@ _CONVERT = {
 
 
 def dataset_name(name: str) -> str:
-    """The registered name behind ``name``; of the path of an own file the path.
+    """The registered name behind ``name``; of the path of an own file the path, of the hub's data name and commit.
 
     Raises:
         UsageError: unknown, or a path of another kind of file, with how to convert it.
     """
+    if is_of_hub(name):
+        return hub_name(name)
     if is_own_data(name):
         return name
     ending = Path(name).suffix.lower()
@@ -158,6 +161,8 @@ def load_dataset(
 
 
 def _whole(name: str, root: Path, words: Words | None, places: int | None) -> Dataset:
+    if is_of_hub(name):
+        return load_of_hub(name, root)
     if name.endswith(TEXT_ENDINGS):
         return load_own_texts(Path(os.path.expanduser(name)), words, places)
     if name.endswith(IMAGE_ENDING):

@@ -66,7 +66,7 @@ def gate_junit(report: Report) -> bytes:
 def _case(finding: Finding) -> Case:
     outcome = "failure" if finding.kind in _FAULTS else "error" if finding.fails else "passed"
     outcome = "skipped" if finding.kind == "extra" else outcome
-    return Case(f"gate.{finding.dataset or 'run'}", finding.cell or "the run", outcome, finding.kind, _words(finding))
+    return Case(f"gate.{finding.dataset or 'run'}", finding.cell or "the run", outcome, finding.kind, words(finding))
 
 
 def gate_sarif(report: Report, baseline: Path) -> bytes:
@@ -74,14 +74,14 @@ def gate_sarif(report: Report, baseline: Path) -> bytes:
     alerts = [
         Alert(finding.kind.replace(" ", "-") if finding.kind in _FAULTS else "not-compared",
               "error" if finding.kind in _FAULTS else "warning", safe(finding.cell or "the run", 300),
-              _words(finding), address(baseline))
+              words(finding), address(baseline))
         for finding in report.findings
         if finding.fails
     ]  # fmt: skip
     return sarif(alerts)
 
 
-def _words(finding: Finding) -> str:
+def words(finding: Finding) -> str:
     return "; ".join(f"{title} {text}" for title, text in zip(COLUMNS, row(finding), strict=True) if text)
 
 
@@ -163,7 +163,7 @@ def _shown(value: Difference) -> Text:
     return Text(f"{value.difference:+.2f} [{low:+.2f}, {high:+.2f}]", style="bold" if clear else "")
 
 
-FORMATS = ("svg", "png")
+FORMATS = ("svg", "png", "pdf")
 _COLUMNS, _WIDTH, _HEIGHT = 3, 4.2, 2.1  # a panel's size in inches
 _ASR, _RANK = "#1f77b4", "#d62728"
 _SHOWN, _TICKS = 6, 5
@@ -188,7 +188,7 @@ def save_history(path: Path, names: Sequence[str], trends: Sequence[Trend]) -> N
     """Draw success (with its 95% interval) and mean rank over the runs, a panel for each of the first 60 cells.
 
     Args:
-        path: ends in .svg or .png.
+        path: ends in .svg, .png or .pdf.
         names: of the runs, in order.
         trends: at least one.
 
@@ -197,7 +197,7 @@ def save_history(path: Path, names: Sequence[str], trends: Sequence[Trend]) -> N
     """
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
-        raise UsageError(f"cannot draw {str(path)!r}; let --out end in {' or '.join('.' + name for name in FORMATS)}")
+        raise UsageError(f"cannot draw {str(path)!r}; let --out end in .svg, .png or .pdf")
     every, trends = len(trends), trends[:_MOST_PANELS]
     rows = math.ceil(len(trends) / _COLUMNS)
     figure = Figure(figsize=(_COLUMNS * _WIDTH, rows * _HEIGHT + 0.5), layout="constrained")

@@ -1,12 +1,16 @@
 """A picture per cell: each victim's truth, its reconstruction as the attack went on, and where that ended."""
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Normalize
@@ -119,8 +123,34 @@ def _draw(page: Axes, corner: tuple[float, float], image: np.ndarray) -> None:
     page.add_patch(Rectangle((left, upper - _TILE), _TILE, _TILE, fill=False, edgecolor=FRAME, linewidth=0.6))
 
 
-def save_figure(figure: Figure, path: Path, **beside: str) -> None:
-    """Write a PNG, whole or not at all.
+#: Forms that a picture is also written in, beside the PNG that reports read; both are drawn without pixels for lines
+#: and letters.
+ALSO = ("svg", "pdf")
+_also: ContextVar[tuple[str, ...]] = ContextVar("also", default=())
+
+
+@contextmanager
+def also_as(kinds: Sequence[str]) -> Iterator[None]:
+    """Within the block each picture is written in these forms too, of :data:`ALSO`."""
+    token = _also.set(tuple(kinds))
+    try:
+        yield
+    finally:
+        _also.reset(token)
+
+
+def as_chosen(draw: Callable[..., None]) -> Callable[..., None]:
+    """What draws in the forms that were chosen here, wherever it is called: also by another process."""
+    return partial(_drawn_as, _also.get(), draw) if _also.get() else draw
+
+
+def _drawn_as(kinds: tuple[str, ...], draw: Callable[..., None], *given: Any) -> None:
+    with also_as(kinds):
+        draw(*given)
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = DOTS_PER_INCH, **beside: str) -> None:
+    """Write a PNG, whole or not at all, and beside it the forms of :func:`also_as`.
 
     Args:
         beside: what stands beside the pixels in the file, by its name.
@@ -128,10 +158,18 @@ def save_figure(figure: Figure, path: Path, **beside: str) -> None:
     Raises:
         UsageError: the folder cannot be written.
     """
-    buffer = io.BytesIO()
     # Without the software's name equal inputs give equal bytes whatever matplotlib wrote them.
-    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None, **beside})
-    write_atomic(path, buffer.getvalue())
+    write_atomic(path, _bytes_of(figure, "png", dpi, {"Software": None, **beside}))
+    for kind in _also.get():
+        write_atomic(path.with_suffix(f".{kind}"), _bytes_of(figure, kind, dpi, {}))
+
+
+def _bytes_of(figure: Figure, kind: str, dpi: int, said: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    said = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None, "Creator": None}}.get(kind, said)
+    with rc_context({"svg.hashsalt": "harness"}):
+        figure.savefig(buffer, format=kind, dpi=dpi, metadata=said)
+    return buffer.getvalue()
 
 
 Box = tuple[int, int, int, int]

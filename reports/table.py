@@ -14,6 +14,7 @@ from rich.text import Text
 
 from harness.reports import columns, text
 from harness.reports.columns import CONTROLS, MEDIUM, WIDE, Column, ColumnSet
+from harness.reports.headline import verdict_lines
 from harness.results import CellResult, ResultDocument, SummaryRow
 from harness.scoring.strongest import of_document
 from harness.scoring.verdict import CONFIRMED_SUCCESSES
@@ -163,13 +164,15 @@ _MEANING = (
 
 
 def print_results(document: ResultDocument, console: Console, folder: Path | None = None) -> None:
-    """Print the results, laid out for the console's width.
+    """Print the verdict, then the results, laid out for the console's width.
 
     Args:
         document: what to print; its text is data, so neither markup nor control codes in it take effect.
         console: where to print.
         folder: the run folder to name in the footer.
     """
+    for line in verdict_lines(document):
+        console.print(line)
     console.print(results_table(document, console.width))
     console.print(_footer(document, folder))
 
@@ -315,7 +318,7 @@ def _footer(document: ResultDocument, folder: Path | None) -> Text:
     if document.valid:
         footer.append(
             "The run is valid: no negative control failed, and no attack did what a theorem rules out.",
-            style="not dim green",
+            style="not dim",  # of the run, not of a defense: nothing here is good news
         )
     else:
         reason = text.safe(document.valid_reason or "a negative control failed", 300)

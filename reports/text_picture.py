@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from harness.base.errors import in_a_row, safe
 from harness.base.words import PAD, Words
-from harness.reports.pictures import FRAME, drawable, plain_text, save_figure
+from harness.reports.pictures import DOTS_PER_INCH, FRAME, drawable, plain_text, save_figure
 from harness.results.record import Record
 
 # In inches; a line holds so many letters of a font whose letters are all as wide.
@@ -76,7 +76,7 @@ def save_shown(path: Path, texts: Sequence[ShownText], title: str) -> None:
         figure.add_artist(_rule(at + 0.05, height))
         at = _write(figure, "truth", true, at, height) if true else at
         at = _write(figure, one.label, guess, at, height, one.caption) - _GAP
-    save_figure(figure, path, **{_BESIDE: json.dumps([one.model_dump() for one in texts])})
+    save_figure(figure, path, DOTS_PER_INCH, **{_BESIDE: json.dumps([one.model_dump() for one in texts])})
 
 
 def texts_of(beside: Mapping[Any, Any]) -> list[ShownText]:

@@ -3,7 +3,6 @@
 Beside Bayesian epsilons stands everything that keeps them from being read as differential privacy.
 """
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.reports import text
-from harness.results.atomic import write_atomic
+from harness.reports.pictures import save_figure
 from harness.results.training import RoundRecord, TrainDocument
 
 _WARNING = (
@@ -112,9 +111,7 @@ def save_curves(document: TrainDocument, path: Path) -> None:
     bottom.grid(alpha=0.3)
     if bottom.lines:
         bottom.legend(frameon=False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    write_atomic(path, buffer.getvalue())
+    save_figure(figure, path, 110)
 
 
 def _shown(rounds: list[RoundRecord]) -> list[RoundRecord]:

@@ -1,6 +1,7 @@
 """Turns names and key=value settings from a person into validated attacks and defenses."""
 
 import difflib
+import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from functools import wraps
@@ -125,10 +126,13 @@ def typed(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
     def arguments(**given: Any) -> dict[str, Any]:
         return given
 
+    known = inspect.signature(function)
+
     @wraps(function)
     def checked(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
+        first = known.bind_partial(*args).arguments  # by name, as pydantic hands them on
         try:
-            given = arguments(*args, **kwargs)
+            given = arguments(**first, **kwargs)
         except ValidationError as error:
             raise UsageError(_wrong_argument(error)) from error
         return function(**given)  # type: ignore[call-arg]

@@ -30,11 +30,18 @@ def printable(message: str) -> str:
 
 
 def safe(text: str, longest: int = 120) -> str:
-    """One line without control characters, cut to ``longest`` characters; terminals obey escape codes in names."""
+    """One line without control characters, cut to ``longest`` characters; terminals obey escape codes in names.
+
+    A sentence is cut after a word.
+    """
     printable = text
     if not text.isprintable():
         printable = "".join(character if character.isprintable() else "?" for character in text)
-    return printable if len(printable) <= longest else printable[: longest - 3] + "..."
+    if len(printable) <= longest:
+        return printable
+    kept = printable[: longest - 3]
+    whole = kept if printable[longest - 3] == " " else kept.rpartition(" ")[0]
+    return (whole.rstrip(" ,;:(") if len(whole) > longest / 2 else kept) + "..."
 
 
 def escaped(text: str) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib.util import find_spec
 from threading import RLock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
@@ -24,6 +25,22 @@ def in_words(seconds: float) -> str:
     """A time in the largest unit of which there are two or more, as ``about 31 hours``."""
     unit, size = next((unit for unit in _UNITS if seconds >= 2 * unit[1]), _UNITS[-1])
     return f"{seconds / size:.0f} {unit}"
+
+
+def in_notebook() -> bool:
+    """Whether a notebook's kernel runs this, whose output shows a bar though it is no terminal."""
+    python: Any = sys.modules.get("IPython")
+    shell = python.get_ipython() if python is not None else None
+    return shell is not None and hasattr(shell, "kernel")
+
+
+def _bar() -> type[tqdm]:
+    """A bar of widgets in a notebook that has them, else one of letters."""
+    if in_notebook() and find_spec("ipywidgets"):
+        from tqdm.notebook import tqdm as widgets
+
+        return widgets
+    return tqdm
 
 
 class _Pace:
@@ -45,7 +62,7 @@ class _Pace:
     def say(self, line: str) -> None:
         """Writes the line where no terminal shows a bar, if it is time."""
         now = time.monotonic()
-        if now >= self.due and not self.hushed and not sys.stderr.isatty():
+        if now >= self.due and not self.hushed and not sys.stderr.isatty() and not in_notebook():
             self.due = now + CALM
             print(f"harness: {printable(line)}", file=sys.stderr, flush=True)
 
@@ -126,16 +143,18 @@ def progress(description: str, total: int, unit: str = "", at_most: bool = False
     """
     title = printable(", ".join([*_PLACE.get(), description]))
     _pace.begin()
-    # tqdm writes to standard error, and takes None for: only on a terminal.
+    # tqdm writes to standard error, and takes None for: only on a terminal. A kernel has no width that could change.
+    notebook = in_notebook()
     shape = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} [{elapsed}{postfix}]"
     try:
-        with tqdm(
+        with _bar()(
             desc=title,
             file=getattr(sys.stderr, "unfiltered", sys.stderr),
             total=total,
-            disable=_pace.hushed or None,
+            disable=_pace.hushed or (False if notebook else None),
             leave=False,
-            dynamic_ncols=True,
+            dynamic_ncols=not notebook,
+            ncols=100 if notebook else None,
             bar_format=shape,
             mininterval=0.5,
         ) as bar:

@@ -15,6 +15,7 @@ from harness.base.limits import MOST_STEPS
 from harness.base.ranges import MOST_COUNT
 from harness.cli.app import DONE, app
 from harness.cli.console import display
+from harness.cli.grouping import Grouped
 from harness.cli.options import JsonOption, split_lists, with_output
 from harness.privacy.account import Row, account
 from harness.privacy.accountant import asked_delta, choice
@@ -35,7 +36,7 @@ _TOLD = (
 _ITS_OWN = ("training", "direction", "delta", "as_json")
 
 
-@app.command("account")
+@app.command("account", cls=Grouped)
 @with_output
 def account_command(
     context: typer.Context,

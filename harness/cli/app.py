@@ -3,6 +3,7 @@
 import importlib
 import logging
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -17,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from harness.base.errors import UsageError, in_one_line, lacks_files, lacks_memory, own_place, printable
 from harness.base.version import __version__
 from harness.cli import STOPPED, Unwritable
+from harness.cli.sketch import NotSketched, sketch
 
 DONE, REGRESSION, MISTAKE, INVALID, INCOMPARABLE = 0, 1, 2, 3, 4
 #: A fault that is nobody's mistake, as sysexits.h numbers it.
@@ -24,9 +26,6 @@ FAULT = 70
 
 #: Set by a shell that asks what could come next, to how it asks.
 COMPLETE = "_HARNESS_COMPLETE"
-
-#: What `harness list` prints of our own names, beside this file.
-CATALOGUE = "catalogue.json"
 
 #: The commands, each with the first line of its help.
 COMMANDS = {
@@ -57,6 +56,9 @@ COMMANDS = {
 # What the parser refuses, which is typer's own in its newer versions and click's in those that Flower shares.
 _REFUSED: Any = [kind for kind in typer.BadParameter.__mro__ if hasattr(kind, "format_message")][-1]
 
+# A hint that typer gives and click too, in the versions that Flower takes.
+_REPEATED = re.compile(r"(Did you mean [^?]+\?)(?: \1)+")
+
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},
@@ -82,11 +84,13 @@ def lazy_group(app: typer.Typer, commands: Mapping[str, str]) -> type[TyperGroup
             super().__init__(**settings)
             self.imported = dict(self.commands)
             self.commands = {name: TyperCommand(name, help=about) for name, about in commands.items()}
-            self.listing = False
+            self.listing = self.sketched = False
 
-        def get_command(self, context: typer.Context, name: str) -> TyperCommand | None:
+        def get_command(self, context: typer.Context, name: str) -> TyperCommand | TyperGroup | None:
             if self.listing:
                 return self.commands.get(name)
+            if self.sketched:
+                return sketch(name) if name in commands else None
             if name in commands and name not in self.imported:
                 importlib.import_module(f"{__package__}.{name}")
                 fresh = typer.main.get_group(app)
@@ -143,6 +147,7 @@ def run(arguments: list[str]) -> int:
     try:
         _refuse_empty(arguments)
         _refuse_bytes(arguments)
+        _answered(arguments)
         command = _whole_command()
         with _parsed(command, arguments) as context:
             code = command.invoke(context)
@@ -152,7 +157,7 @@ def run(arguments: list[str]) -> int:
     except UsageError as error:
         return _say(str(error))
     except _REFUSED as error:
-        message = error.format_message().replace("Value error, ", "")
+        message = _REPEATED.sub(r"\1", error.format_message().replace("Value error, ", ""))
         return _say(f"{message} (see harness --help)")
     except KeyboardInterrupt:
         return STOPPED
@@ -181,15 +186,36 @@ def _refuse_bytes(arguments: list[str]) -> None:
             raise UsageError(f"{one!r} is not text in UTF-8; rename it") from error
 
 
-def _parsed(command: Any, arguments: list[str]) -> Any:
-    """The context of the whole command line, or what a shell asked for, printed.
+def _answered(arguments: list[str]) -> None:
+    """Prints the help or the completion that is asked for, where it is; no command is imported for it.
 
     Raises:
         typer.Exit: that was all; completion itself ends the process, which a user's own code must not do elsewhere.
     """
+    alone = len(arguments) == 1 and arguments[0] in COMMANDS and isinstance(sketch(arguments[0]), TyperGroup)
+    if not (COMPLETE in os.environ or {"--help", "-h"} & set(arguments) or alone):
+        return
+    command: Any = typer.main.get_command(app)
+    command.sketched = True
     try:
         if COMPLETE in os.environ:
             command.main(arguments, "harness", COMPLETE)
+        # A group alone on its line asks for its help too.
+        with command.make_context("harness", [*arguments, *["--help"] * alone]) as context:
+            command.invoke(context)
+    except (NotSketched, _REFUSED):
+        return
+    except SystemExit as end:
+        raise typer.Exit(end.code if isinstance(end.code, int) else DONE) from None
+
+
+def _parsed(command: Any, arguments: list[str]) -> Any:
+    """The context of the whole command line.
+
+    Raises:
+        typer.Exit: help or the version was all.
+    """
+    try:
         return command.make_context("harness", arguments or ["--help"], obj=arguments)
     except SystemExit as end:
         raise typer.Exit(end.code if isinstance(end.code, int) else DONE) from None

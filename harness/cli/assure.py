@@ -109,9 +109,9 @@ def _read_claims(path: Path | None) -> Claims:
 
 def _is_claim(row: object) -> bool:
     """Whether a row has what the report says of it, each of its kind."""
-    if not isinstance(row, dict) or not {"defense", "unit", "relation", "view", "rounds"} <= row.keys():
+    if not isinstance(row, dict) or not {"defense", "unit", "adjacency", "view", "rounds"} <= row.keys():
         return False
-    numbers = [row.get(name) for name in ("claimed_epsilon", "claimed_delta", "proven", "delta", "mu")]
+    numbers = [row.get(name) for name in ("claimed_epsilon", "claimed_delta", "epsilon", "delta", "mu")]
     conditions = row.get("conditions") or {}
     lists = [row.get("warnings") or [], row.get("remarks") or []]
     lists += [conditions.get(name) or [] for name in ("fails", "unknown")] if isinstance(conditions, dict) else [None]

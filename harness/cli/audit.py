@@ -18,6 +18,7 @@ from harness.base.errors import UsageError
 from harness.base.progress import counted
 from harness.cli.app import DONE, app
 from harness.cli.console import display
+from harness.cli.grouping import Grouped
 from harness.cli.options import AssignmentsOption, DataRootOption, JsonOption, numbers, split_lists, with_output
 from harness.datasets import data_root as find_data_root
 from harness.defenses import DEFENSES
@@ -34,7 +35,7 @@ _FOOTER = (
 )
 
 
-@app.command("audit")
+@app.command("audit", cls=Grouped)
 @with_output
 def audit_command(
     defense: Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated.")] = None,

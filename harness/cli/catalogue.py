@@ -1,20 +1,23 @@
-"""What can be chosen, made from the registries, whose import takes seconds; ``harness list`` reads the file made of it.
+"""What can be chosen, made from what takes seconds to import; ``harness list``, help and completion read the files.
 
-After a name or a setting changed, ``python -m harness.cli.catalogue`` writes that file again.
+After a name, a setting or an option changed, ``python -m harness.cli.catalogue`` writes those files again.
 """
 
 import dataclasses
+import inspect
 import json
 import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import typer
 from pydantic_core import PydanticUndefined
 
 from harness.attacks import ATTACKS, SUITES, suites
 from harness.base.registry import Registry
-from harness.cli.app import CATALOGUE
+from harness.cli.app import COMMANDS, app
+from harness.cli.sketch import CATALOGUE, SKETCHES, row_of
 from harness.datasets import DATASETS
 from harness.defenses import DEFENSES
 from harness.federation.taps import Tap
@@ -102,5 +105,39 @@ def text() -> str:
     return "{" + ",\n".join(sections) + "}\n"
 
 
+def sketches() -> str:
+    """The content of the file of commands: JSON, a command on a line."""
+    group: Any = typer.main.get_command(app)
+    root = group.make_context("harness", ["list"], resilient_parsing=True)
+    rows = {name: _command_row(name, group.get_command(root, name), root, _completes(app, name)) for name in COMMANDS}
+    lines = (f"{json.dumps(name)}: {json.dumps(row, ensure_ascii=False)}" for name, row in rows.items())
+    return "{" + ",\n".join(lines) + "}\n"
+
+
+def _command_row(name: str, command: Any, above: Any, completes: dict[str, Any]) -> Row:
+    context = command.context_class(command, info_name=name, parent=above, resilient_parsing=True)
+    if not hasattr(command, "commands"):
+        return row_of(command, context, completes)
+    inner = {one: _command_row(one, of, context, completes) for one, of in command.commands.items()}
+    return {"about": command.help, "commands": inner}
+
+
+def _completes(app: typer.Typer, name: str) -> dict[str, Any]:
+    """What completes the parameters of a command, or of a group's commands, by name."""
+    found: dict[str, Any] = {}
+    for group in app.registered_groups:
+        if group.name == name and group.typer_instance:
+            for command in group.typer_instance.registered_commands:
+                found |= _completes(group.typer_instance, command.name or "")
+    for command in app.registered_commands:
+        if command.name == name and command.callback:
+            for one in inspect.signature(command.callback).parameters.values():
+                for info in getattr(one.annotation, "__metadata__", ()):
+                    if getattr(info, "autocompletion", None):
+                        found[one.name] = info.autocompletion
+    return found
+
+
 if __name__ == "__main__":
-    Path(str(files("harness.cli") / CATALOGUE)).write_text(text(), encoding="utf-8")
+    for place, content in ((CATALOGUE, text()), (SKETCHES, sketches())):
+        Path(str(files("harness.cli") / place)).write_text(content, encoding="utf-8")

@@ -65,7 +65,20 @@ def _write(report: Report, baseline: Path, junit: Path | None, summary: Path | N
 
 
 def _update(path: Path, cells: list, versions: dict, problems: list[str], as_json: bool) -> int:
-    """Write the baseline, unless later runs could not be held to it."""
+    cells = make_baseline(path, cells, versions, problems)
+    if as_json:
+        sys.stdout.write(json.dumps({"baseline": str(path), "cells": len(cells)}) + "\n")
+    else:
+        print(f"{path}: {len(cells)} cells, {sum(len(cell.victims) for cell in cells)} victims")
+    return DONE
+
+
+def make_baseline(path: Path, cells: list, versions: dict, problems: list[str]) -> list:
+    """Write the baseline. Returns its cells.
+
+    Raises:
+        UsageError: later runs could not be held to it, or it cannot be written.
+    """
     if problems:
         raise UsageError(f"no baseline is made of a faulty run: {problems[0]}; run harness evaluate again")
     cells = [cell for cell in cells if not cell.settled_by]
@@ -74,8 +87,4 @@ def _update(path: Path, cells: list, versions: dict, problems: list[str], as_jso
         who = f"{few[0].title} has {len(few[0].victims)} victims" if few else "the runs have no cell"
         raise UsageError(f"{who}, the gate tests over at least {VICTIMS_NEEDED}; raise --victims")
     write_baseline(path, as_baseline(cells, versions))
-    if as_json:
-        sys.stdout.write(json.dumps({"baseline": str(path), "cells": len(cells)}) + "\n")
-    else:
-        print(f"{path}: {len(cells)} cells, {sum(len(cell.victims) for cell in cells)} victims")
-    return DONE
+    return cells

@@ -1,20 +1,18 @@
 """``harness claims``: what filters of frameworks claim, beside what is proven of them."""
 
 import json
-import math
 import re
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from harness.base.errors import UsageError, in_a_row
 from harness.cli.app import DONE, MISTAKE, REGRESSION, app
+from harness.cli.grouping import Grouped
 from harness.cli.options import JsonOption
-
-if TYPE_CHECKING:
-    from harness.claims.answers import Answer, Filter, Line
+from harness.cli.sketch import among
 
 Row = dict[str, Any]
 _ANY = "any"  # relation, of a row that has no number in either
@@ -32,21 +30,26 @@ def _among(*allowed: str) -> Callable[[typer.CallbackParam, str | None], str | N
     return checked
 
 
-_unit, _relation = _among("client", "example"), _among("replace", "zero-out", "add-remove")
-_optimizer, _buffers, _fail_on = (
-    _among("sgd", "momentum", "adam"),
-    _among("none", "float", "int"),
-    _among("claim", "none"),
-)
+_WORDS = {
+    "unit": ("client", "example"), "relation": ("replace", "zero-out", "add-remove"),
+    "optimizer": ("sgd", "momentum", "adam"), "buffers": ("none", "float", "int"), "fail_on": ("claim", "none"),
+}  # fmt: skip
 
 
-@app.command("claims")
+def _word(name: str, about: str) -> Any:
+    """An option that is one of the words of its name."""
+    return typer.Option(callback=_among(*_WORDS[name]), autocompletion=among(_WORDS[name]), help=about)
+
+
+@app.command("claims", cls=Grouped)
 def claims_command(
     sources: Annotated[
         list[str] | None,
         typer.Argument(help="Configurations (.toml, .py, .json, .conf, .yaml), or names such as flower:LocalDpMod."),
     ] = None,
-    defense: Annotated[list[str] | None, typer.Option(help="A name, as among the sources; repeated.")] = None,
+    defense: Annotated[
+        list[str] | None, typer.Option(help="A name, as among the sources; repeated.", autocompletion=among(()))
+    ] = None,
     arg: Annotated[
         list[str] | None, typer.Option("--arg", "--defense-arg", help="key=value, an argument of the filter; repeated.")
     ] = None,
@@ -62,23 +65,22 @@ def claims_command(
     local_epochs: Annotated[int | None, typer.Option(help="In every round (1).")] = None,
     local_steps: Annotated[int | None, typer.Option(help="In every round, in place of epochs.")] = None,
     drop_last: Annotated[bool, typer.Option("--drop-last", help="The loader drops a smaller last batch.")] = False,
-    optimizer: Annotated[
-        str | None, typer.Option(callback=_optimizer, help="Of clients: sgd, momentum or adam.")
-    ] = None,
+    optimizer: Annotated[str | None, _word("optimizer", "Of clients: sgd, momentum or adam.")] = None,
     server_optimizer: Annotated[str | None, typer.Option(help="FedAvg, FedAdam, FedYogi, FedAvgM, ...")] = None,
-    model: Annotated[str | None, typer.Option(help="Size of an update by a name, such as resnet18 or lenet.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Size of an update by a name, such as resnet18 or lenet.", autocompletion=among(())),
+    ] = None,
     parameters: Annotated[int | None, typer.Option(help="Numbers of an update, buffers among them.")] = None,
     scalars: Annotated[int | None, typer.Option(help="Arrays of an update without a dimension.")] = None,
-    buffers: Annotated[str | None, typer.Option(callback=_buffers, help="Of the model: none, float or int.")] = None,
+    buffers: Annotated[str | None, _word("buffers", "Of the model: none, float or int.")] = None,
     delta: Annotated[float | None, typer.Option(help="In (0, 1); the source's own, else 1e-5.")] = None,
-    unit: Annotated[str | None, typer.Option(callback=_unit, help="Show client or example; both by default.")] = None,
-    relation: Annotated[
-        str | None, typer.Option(callback=_relation, help="Show replace, zero-out or add-remove; all by default.")
-    ] = None,
+    unit: Annotated[str | None, _word("unit", "Show client or example; both by default.")] = None,
+    relation: Annotated[str | None, _word("relation", "Show replace, zero-out or add-remove; all by default.")] = None,
     framework_version: Annotated[str | None, typer.Option(help="Such as 2.7.2; the newest known by default.")] = None,
     fail_on: Annotated[
         str,
-        typer.Option(callback=_fail_on, help="claim: exit code 1 if a claim is exceeded or has no proof. none: never."),
+        _word("fail_on", "claim: exit code 1 if a claim is exceeded or has no proof. none: never."),
     ] = "claim",
     as_json: JsonOption = False,
 ) -> int:
@@ -93,21 +95,15 @@ def claims_command(
         "server_optimizer": server_optimizer, "numbers": parameters, "scalars": scalars, "buffers": buffers,
         "delta": delta, "version": framework_version,
     }  # fmt: skip
-    facts = _facts(given, model)
+    from harness.claims.asked import answered, facts_of
+
+    facts = facts_of(given, model)
     if not (names := [*(sources or []), *(defense or [])]):
         return _known(as_json, bool(facts or arg))
-    rows, unknown = _answered(names, _assigned(arg or []), facts)
+    rows, unknown = answered(names, _assigned(arg or []), facts)
     _print(_chosen(rows, unit, relation), unknown, as_json)
     failed = fail_on == "claim" and any(row["holds"] is False for row in rows)
     return MISTAKE if unknown else REGRESSION if failed else DONE
-
-
-def _facts(given: dict[str, Any], model: str | None) -> dict[str, Any]:
-    """What was given of the federation, and the size of an update by the model's name where no number says it."""
-    from harness.claims.answers import network
-
-    sizes = {} if model is None else dict(zip(("numbers", "scalars"), network(model), strict=True))
-    return {**sizes, **{name: value for name, value in given.items() if value is not None}}
 
 
 def _chosen(rows: list[Row], unit: str | None, relation: str | None) -> list[Row]:
@@ -139,87 +135,6 @@ def _print(rows: list[Row], unknown: list[str], as_json: bool) -> None:
         proven = any(row["told_apart"] is not None for row in rows)
         lines = (*(_table(rows) if rows else ()), *absent, *((_TELLS,) if proven else ()))
         sys.stdout.writelines(f"{in_a_row(line)}\n" for line in lines)
-
-
-def _answered(sources: list[str], given: dict[str, Any], facts: dict[str, Any]) -> tuple[list[Row], list[str]]:
-    """A row for each line of each filter of the sources, and the classes that nothing is known of."""
-    from harness.claims.answers import Facts
-    from harness.claims.registry import schedule_of, unread
-    from harness.claims.sources import source_of
-
-    Facts(**{"rounds": max(1, facts.get("participations", 1)), **facts})  # a mistake of the command line is no source's
-    rows, unknown = [], []
-    sources_read = [source_of(name) for name in dict.fromkeys(sources)]
-    settings = {name for source in sources_read for found in source.found for name in given
-                if name in found.filter.settings}  # fmt: skip
-    if unused := next((name for name in given if name not in settings), None):
-        raise UsageError(f"no filter of the sources has an argument {unused!r}; leave --arg {unused}=... out")
-    for source in sources_read:
-        unknown += [f"{one} ({source.name})" for one in source.unknown]
-        for found in source.found:
-            where = found.where or source.name
-            arguments, known = found.filled(given), found.known(source, facts)
-            try:
-                answer = found.filter.asked(arguments, known)
-                answer.unknown += [one] if (one := unread(found.filter.name, known.version)) else []
-            except UsageError as mistake:
-                raise UsageError(f"{where}: {mistake}") from None
-            except (ArithmeticError, ValueError, MemoryError) as mistake:
-                raise UsageError(
-                    f"{where}: no epsilon follows from these numbers ({mistake}); change the arguments"
-                ) from None
-            answer.unknown += [text for fact, text in source.unsettled.items() if fact not in facts]
-            found.stated(answer, arguments, {**given, **facts})
-            version = facts.get("version") or found.version
-            rows += list(_rows(found.filter, answer, where, version, schedule_of(found.filter, arguments)))
-    return rows, unknown
-
-
-def _rows(one: "Filter", answer: "Answer", where: str, version: str | None, schedule: str) -> Iterator[Row]:
-    """The fields of a statement for each line, and what else there is to know."""
-    from harness.base.presence import FALSE_ALARMS, told_apart
-    from harness.claims.registry import tag
-
-    newest = f"newest known: {one.source}{'' if one.ran else ' (read, not run)'}"
-    for line, proven in zip(answer.lines, answer.proven, strict=True):
-        holds = not proven.exceeded if line.claimed is not None and line.judged else None
-        epsilon = _finite(proven.epsilon)
-        yield {
-            "defense": one.name, "acts": one.acts, "view": line.view, "claimed_epsilon": _finite(line.claimed),
-            "claimed_delta": line.claimed_delta, "epsilon": epsilon, "delta": line.delta, "unit": line.unit,
-            "adjacency": None if line.epsilon is None else line.relation, "sampler": line.sampler,
-            "conversion": None if epsilon is None else line.conversion, "schedule": schedule,
-            "guarantee": "none" if epsilon is None else tag(line.unit, line.view), "notes": line.why,
-            "rounds": line.rounds, "mu": line.mu, "holds": holds, "by_adjacency": _by_adjacency(line, answer),
-            "epsilon_at_claimed_delta": _finite(_at_claim(proven)),
-            "told_apart": None if epsilon is None else told_apart(
-                FALSE_ALARMS, mu=line.mu, epsilon=epsilon, delta=line.delta
-            ),
-            "delta_at_claimed_epsilon": None if proven.epsilon is None else proven.delta_at_claim,
-            "would_be": _finite(line.epsilon) if answer.fails else None,
-            "conditions": {"fails": answer.fails, "unknown": [*answer.unknown, *line.ifs]}, "warnings": answer.warnings,
-            "remarks": answer.notes, "source": where, "version": version or newest,
-        }  # fmt: skip
-
-
-def _by_adjacency(line: "Line", answer: "Answer") -> dict[str, float | None]:
-    """What is proven for each relation of two neighbors, of the same view, unit, rounds, delta and sampling."""
-    return {one.relation: _finite(one.epsilon) for one in answer.proven if _same(one) == _same(line)}
-
-
-def _same(line: "Line") -> tuple[Any, ...]:
-    return line.view, line.unit, line.rounds, line.delta, line.sampler
-
-
-def _at_claim(line: Any) -> float | None:
-    """What is proven at the claim's own delta; None where nothing is claimed or proven."""
-    if line.claimed is None or line.epsilon is None:
-        return None
-    return line.epsilon if line.at_claim is None else line.at_claim
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else value
 
 
 def _table(rows: list[Row]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
@@ -15,17 +16,32 @@ from rich.text import Text
 
 from harness.base.errors import escaped, printable
 
+_ANY_WIDTH = 10_000
+
 
 class Screen(Console):
     """Standard output for tables; styles are the tables' own.
 
+    A terminal that is too narrow for a table has its rows one below the other instead.
+
     Args:
-        least: characters of a line at least, where standard output is no terminal, or a narrow one.
+        least: characters of a line at least, where standard output is no terminal.
     """
 
     def __init__(self, least: int = 0) -> None:
         super().__init__(file=getattr(sys.stdout, "unfiltered", sys.stdout), markup=False, emoji=False)
-        self.width = max(self.width, least)
+        if not self.is_terminal:
+            self.width = max(self.width, least)
+
+    def print(self, *objects: Any, **settings: Any) -> None:
+        """Prints tables in the form that fits."""
+        super().print(*(self._fitting(one) if self.is_terminal else one for one in objects), **settings)
+
+    def _fitting(self, one: Any) -> Any:
+        if not isinstance(one, Table):
+            return one
+        least = Measurement.get(self, self.options.update(max_width=_ANY_WIDTH), one).minimum
+        return in_lines(one) if least > self.width else one
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """What is printed, piece by piece; codes that rich itself makes are pieces of their own."""
@@ -41,7 +57,7 @@ class Copy(Console):
     """Keeps what is drawn on it instead of showing it; so wide that every table has all of its columns."""
 
     def __init__(self) -> None:
-        super().__init__(file=io.StringIO(), width=10_000, markup=False, emoji=False)
+        super().__init__(file=io.StringIO(), width=_ANY_WIDTH, markup=False, emoji=False)
         self.parts: list[Printed] = []
 
     def print(self, *objects: Any, **_: Any) -> None:
@@ -52,15 +68,27 @@ class Copy(Console):
             elif isinstance(one, Padding):
                 self.print(one.renderable)
             elif isinstance(one, Table):
-                self.parts.append(self._table(one))
+                self.parts.append(_taken_apart(one))
             else:
                 self.parts += [line for line in _words(one).splitlines() if line.strip()]
 
-    def _table(self, table: Table) -> Printed:
-        columns = [[_words(entry) for entry in column.cells] for column in table.columns]
-        heads = [_words(column.header) for column in table.columns]
-        numbers = [column.justify == "right" for column in table.columns]
-        return _words(table.title or ""), heads, numbers, [list(row) for row in zip(*columns, strict=True)]
+
+def in_lines(table: Table) -> Text:
+    """A table as a paragraph for each row: its first entry, then its columns by name, without those that are empty."""
+    title, heads, _, rows = _taken_apart(table)
+    lines = [title] if title else []
+    for row in rows:
+        first, *others = zip(heads, (" ".join(entry.split()) for entry in row), strict=True)
+        lines.append(f"{first[0]} {first[1]}".strip())
+        lines += [f"    {head}: {entry}" for head, entry in others if entry not in ("", "-", "n/a")]
+    return Text("\n".join(lines))
+
+
+def _taken_apart(table: Table) -> tuple[str, list[str], list[bool], list[list[str]]]:
+    columns = [[_words(entry) for entry in column.cells] for column in table.columns]
+    heads = [_words(column.header) for column in table.columns]
+    numbers = [column.justify == "right" for column in table.columns]
+    return _words(table.title or ""), heads, numbers, [list(row) for row in zip(*columns, strict=True)]
 
 
 def _words(entry: object) -> str:

@@ -9,6 +9,7 @@ import typer
 
 from harness.cli.app import DONE, app
 from harness.cli.options import JsonOption
+from harness.cli.sketch import named
 from harness.datasets import data_root as find_data_root
 from harness.datasets import dataset_status, fetch_dataset
 
@@ -34,8 +35,7 @@ def status(
 
 
 @data_app.command("fetch")
-def fetch(name: str, data_root: Root = None) -> int:
-    """Download a dataset into the data root."""
-    fetch_dataset(name, find_data_root(data_root))
-    print(f"{name} is ready")
+def fetch(name: Annotated[str, typer.Argument(autocompletion=named("datasets"))], data_root: Root = None) -> int:
+    """Download a dataset into the data root; hf:NAME[@REVISION] is one of the Hugging Face hub."""
+    print(f"{fetch_dataset(name, find_data_root(data_root))} is ready")
     return DONE

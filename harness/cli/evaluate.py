@@ -44,6 +44,8 @@ from harness.cli.options import (
     require_one_way,
     split_lists,
     with_output,
+    with_pictures_as,
+    with_tracking,
     without,
 )
 from harness.datasets import data_root as find_data_root
@@ -69,6 +71,7 @@ from harness.parallel.processes import evaluate_in_processes
 from harness.parallel.units import Job, Shard
 from harness.presets import PRESETS
 from harness.reports.cell_picture import save_cell_picture
+from harness.reports.pictures import as_chosen
 from harness.reports.success_curves import save_curves
 from harness.reports.table import print_results
 from harness.results import ResultDocument, RunFolder, claimed
@@ -244,6 +247,8 @@ Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeat
 
 @app.command("evaluate", cls=Grouped)
 @with_output
+@with_pictures_as
+@with_tracking()
 @options_of(CellSettings, sorted(OPTIONS, key=FILE_SETTINGS.__contains__), several=LISTED_SETTINGS, unset=True)
 def evaluate_command(
     context: typer.Context,
@@ -298,7 +303,7 @@ def evaluate_command(
     root = find_data_root(data_root)
     stage = Stage(root, chunk)
     jobs, threads = chosen_jobs(jobs, threads, lambda: 1 if part or cluster else suitable_jobs(cells, stage, settles))
-    draw = save_cell_picture if pictures else None
+    draw = as_chosen(save_cell_picture) if pictures else None
     job = Job(root, out, 0.0, chunk, threads, draw, settles=settles)
     if part:
         command = without(context.find_root().obj, ("--shard", "--out"), ("--resume", "--json"))

@@ -10,17 +10,20 @@ from harness.base.errors import UsageError
 from harness.cli.app import DONE, INVALID, app
 from harness.cli.console import note
 from harness.cli.options import one_line
+from harness.cli.sketch import among
 from harness.reports.html import read_runs
 from harness.reports.html.assurance import fault_of, require_alike, require_whole
 from harness.reports.html.export import FORMATS, Exported
 from harness.results import require_writable, write_atomic
+
+_To = typer.Option("--to", "--format", help=f"{', '.join(FORMATS)}.", autocompletion=among(list(FORMATS)))
 
 
 @app.command("export")
 def export_command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of harness evaluate and judge.")],
     out: Annotated[Path, typer.Option(help="File to write; its ending names the format unless --to does.")],
-    to: Annotated[str | None, typer.Option("--to", "--format", help=f"{', '.join(FORMATS)}.")] = None,
+    to: Annotated[str | None, _To] = None,
     system: Annotated[str, typer.Option(help="Name and version of the system, as you state it.")] = "",
     by: Annotated[str, typer.Option(help="Who tested it, as you state it.")] = "",
     mixed: Annotated[bool, typer.Option("--mixed", help="Allow runs of several suites or versions.")] = False,

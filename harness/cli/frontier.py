@@ -15,6 +15,7 @@ from harness.base.devices import choose_device
 from harness.base.errors import UsageError
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.console import display
+from harness.cli.grouping import Grouped
 from harness.cli.options import (
     AssignmentsOption,
     ChunkOption,
@@ -30,6 +31,7 @@ from harness.cli.options import (
     require_one_way,
     split_lists,
     with_output,
+    with_pictures_as,
 )
 from harness.datasets import data_root as find_data_root
 from harness.datasets import dataset_name
@@ -47,8 +49,9 @@ _WIDTH = 158
 Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated.")]
 
 
-@app.command("frontier")
+@app.command("frontier", cls=Grouped)
 @with_output
+@with_pictures_as
 @options_of(FrontierSettings, list(FrontierSettings.model_fields))
 def frontier_command(
     dataset: Names = None,

@@ -26,7 +26,7 @@ _WIDTH = 140
 @with_output
 def history_command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, oldest first.")],
-    out: Annotated[Path | None, typer.Option(help="Draw to this .svg or .png file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Draw to this .svg, .png or .pdf file.")] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Show how success rates and lineup ranks change from run to run; the largest changes come first."""

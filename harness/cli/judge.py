@@ -19,6 +19,7 @@ from harness.base.errors import UsageError
 from harness.base.progress import within
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.console import Screen, display
+from harness.cli.grouping import Grouped
 from harness.cli.options import (
     DataRootOption,
     DeviceOption,
@@ -31,7 +32,9 @@ from harness.cli.options import (
     chosen_jobs,
     split_lists,
     with_output,
+    with_pictures_as,
 )
+from harness.cli.sketch import among
 from harness.datasets import data_root as find_data_root
 from harness.datasets.public import AUTO, NONE, choose_public
 from harness.evaluation.watching import between
@@ -72,8 +75,9 @@ _WITHOUT_PRIOR = {"images": ("cpl",), "text": ("token_rows", "span")}
 _COLOURS = {"holds": "green", "violated": "red", "more than declared": "yellow", "cannot tell": "yellow"}
 
 
-@app.command("judge")
+@app.command("judge", cls=Grouped)
 @with_output
+@with_pictures_as
 def judge_command(
     captures: Annotated[list[Path] | None, typer.Argument(help="Folders of captures, one per client.")] = None,
     truth: Annotated[Path | None, typer.Option(help="An .npz file of one capture's true images and labels.")] = None,
@@ -84,7 +88,12 @@ def judge_command(
         list[str] | None,
         typer.Option(help="Comma-separated or repeated (auto with --prior; else cpl, of texts token_rows and span)."),
     ] = None,
-    update_model: Annotated[str, typer.Option(help="Of several local steps: avg, path or unroll.")] = "unroll",
+    update_model: Annotated[
+        str,
+        typer.Option(
+            help="Of several local steps: avg, path or unroll.", autocompletion=among(("avg", "path", "unroll"))
+        ),
+    ] = "unroll",
     rounds_seen: Annotated[
         int,
         typer.Option(callback=at_least_one, help="Rounds of the same examples that an attacker has of each client."),
@@ -146,12 +155,12 @@ def judge_command(
     if checks_only:
         _require_none("--checks-only", attacks_only)
         return judge_checks([read_capture(path, truth) for path in captures], names_of(captures), as_json)
-    most, public = None if budget is None else seconds_in(budget), _chosen_public(prior)
+    most, public = None if budget is None else seconds_in(budget), chosen_public(prior)
     named = split_lists(attack or ([] if public == NONE else ["auto"]))
     if attack and not named:
         raise UsageError("--attack is empty; give it a value or leave it out")
     root, where = find_data_root(data_root), choose_device(device)
-    asked = _Asked(named, public, root, where, update_model, rounds_seen, chunk, most, began)
+    asked = Asked(named, public, root, where, update_model, rounds_seen, chunk, most, began)
     if plan:
         readings, found = readings_of(captures, truth)
         return _planned(readings, partial(asked.lines, found, jobs, threads) if found else list, as_json)
@@ -161,7 +170,7 @@ def judge_command(
     groups = within_budget(groups, shares) if shares else groups
     cells = [cell for group in groups for cell in group.cells]
     folder = RunFolder(out)
-    drawn = partial(save_cell_picture, folder), partial(_draw_guess, folder, kin)
+    drawn = partial(save_cell_picture, folder), partial(draw_guess, folder, kin)
     with resumable(), claimed(out), within(), crew(jobs, threads, cells) as everyone:
         work = Work(root, folder, chunk, resume, most, lines_of(shares), *drawn, everyone.attack)
         judgement = judge_captured(groups, kin, work)
@@ -184,7 +193,7 @@ def _require_none(mode: str, given: Mapping[str, object]) -> None:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class Asked:
     """What was asked of captures: attacks by name, what is public, and in how much time (``most`` seconds)."""
 
     attacks: Sequence[str]
@@ -316,7 +325,7 @@ def _told(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _chosen_public(prior: str | None) -> str:
+def chosen_public(prior: str | None) -> str:
     public = NONE if prior is None else choose_public(prior)
     if public == AUTO:
         raise UsageError(
@@ -326,7 +335,7 @@ def _chosen_public(prior: str | None) -> str:
     return public
 
 
-def _draw_guess(folder: RunFolder, kin: Kin | None, made: Guess) -> None:
+def draw_guess(folder: RunFolder, kin: Kin | None, made: Guess) -> None:
     assert made.images is not None and kin is not None
     captions = [one for one in made.estimates for _ in range(made.images.shape[1])]
     group = "".join(f"_{word}" for word in made.group.split())

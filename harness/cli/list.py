@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from harness.base.errors import UsageError
-from harness.cli.app import CATALOGUE, DONE, app
+from harness.cli.app import DONE, app
 from harness.cli.options import JsonOption
+from harness.cli.sketch import CATALOGUE, among
 
 Row = dict[str, Any]
 
@@ -19,7 +20,7 @@ SECTIONS = ("attacks", "defenses", "datasets", "models", "surfaces", "presets")
 
 @app.command("list")
 def list_command(
-    section: Annotated[str | None, typer.Argument(help=", ".join(SECTIONS))] = None,
+    section: Annotated[str | None, typer.Argument(help=", ".join(SECTIONS), autocompletion=among(SECTIONS))] = None,
     as_json: JsonOption = False,
 ) -> int:
     """List attacks, defenses, datasets, models, surfaces and presets, with their settings."""

@@ -16,6 +16,7 @@ import typer
 from harness.base.errors import UsageError
 from harness.cli.app import DONE, app
 from harness.cli.options import JsonOption
+from harness.cli.sketch import among
 from harness.results import write_atomic
 
 #: What pytest and setuptools take for their own.
@@ -32,7 +33,7 @@ class Kind(StrEnum):
 
 @app.command("new")
 def new_command(
-    kind: Annotated[Kind, typer.Argument(help="attack or defense")],
+    kind: Annotated[Kind, typer.Argument(help="attack or defense", autocompletion=among(list(Kind)))],
     name: Annotated[str, typer.Argument(help="Its name on the command line, and of its module.")],
     out: Annotated[Path, typer.Option(help="The folder for the new package's folder.")] = Path("."),
     as_json: JsonOption = False,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import typer
 
 from harness.base.errors import UsageError
+from harness.cli.sketch import among
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -133,6 +134,78 @@ def with_output(command: Command) -> Command:
     return run
 
 
+def _with(name: str, annotation: Any, around: Callable[[Any, dict[str, Any], Command], int]) -> Any:
+    """A decorator that gives a command one more option, None unless given.
+
+    Args:
+        around: what runs in the command's place where it is given: of its value, the other options, and the command.
+    """
+
+    def decorate(command: Command) -> Command:
+        own = inspect.signature(command)
+        option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        named = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own.parameters.values()]
+
+        @wraps(command)
+        def run(**given: Any) -> int:
+            value = given.pop(name)
+            return command(**given) if value is None else around(value, given, command)
+
+        run.__signature__ = own.replace(parameters=[*named, option])  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in (*named, option)} | {"return": int}
+        return run
+
+    return decorate
+
+
+_TrackOption = Annotated[
+    str | None,
+    typer.Option(
+        help="mlflow: write the results as a run of MLflow too (extra mlflow).", autocompletion=among(("mlflow",))
+    ),
+]
+_ALSO = ("svg", "pdf")
+_PicturesAsOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Write pictures in these forms too: svg, pdf; comma-separated.", autocompletion=among(_ALSO)),
+]
+
+
+def with_tracking(training: bool = False) -> Callable[[Command], Command]:
+    """Gives a command that writes results to its ``out`` the option ``--track``.
+
+    Args:
+        training: whether these are of a training.
+    """
+
+    def tracked(track: str, given: dict[str, Any], command: Command) -> int:
+        from harness.tracking import require_tracker, track_folder
+
+        require_tracker(track)
+        if given.get("shard"):
+            raise UsageError("--track is of a whole run; leave it out of its shards")
+        code = command(**given)
+        track_folder(given["out"], training, track)
+        return code
+
+    return _with("track", _TrackOption, tracked)
+
+
+def with_pictures_as(command: Command) -> Command:
+    """Gives a command that draws the option ``--pictures-as``."""
+
+    def drawn(asked: list[str], given: dict[str, Any], command: Command) -> int:
+        kinds = split_lists(asked)
+        if unknown := [kind for kind in kinds if kind not in _ALSO]:
+            raise UsageError(f"--pictures-as takes {' and '.join(_ALSO)}, not {unknown[0]!r}; a PNG is written anyway")
+        from harness.reports.pictures import also_as
+
+        with also_as(kinds):
+            return command(**given)
+
+    return _with("pictures_as", _PicturesAsOption, drawn)(command)
+
+
 def _require_output(output: Path, as_json: bool) -> None:
     """Before anything is computed. Raises UsageError where no table will be printed, or nothing can be written."""
     from harness.reports.html.printed import ENDINGS
@@ -174,12 +247,21 @@ def _option(name: str, field: "FieldInfo", several: bool, unset: bool) -> inspec
         about += f" ({_shown(default)})" if default is not None and default is not False else ""
         kind, default = kind | None, None
     flag = (f"--{name.replace('_', '-')}",) if kind in (bool, bool | None) else ()
-    annotation = Annotated[kind, typer.Option(*flag, help=about)]
+    words = _words(field.annotation)
+    annotation = Annotated[kind, typer.Option(*flag, help=about, autocompletion=among(words) if words else None)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _shown(default: object) -> str:
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def _words(annotation: Any) -> list[str]:
+    """What a setting can be, where its type names each."""
+    if get_origin(annotation) is Literal:
+        return [one for one in get_args(annotation) if isinstance(one, str)]
+    inner = get_args(annotation) if get_origin(annotation) in (Union, UnionType, Annotated, tuple) else ()
+    return [word for one in inner for word in _words(one)]
 
 
 def _plain(annotation: Any) -> Any:

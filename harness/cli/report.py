@@ -9,6 +9,7 @@ import typer
 from harness.base.errors import UsageError
 from harness.cli.app import DONE, app
 from harness.cli.console import note
+from harness.cli.sketch import among
 from harness.reports.html import all_tables, make_page, read_runs, unread, without_collecting
 from harness.reports.html import table as formats
 from harness.results import require_writable, write_atomic
@@ -24,7 +25,12 @@ def report_command(
     earlier: Annotated[
         list[Path] | None, typer.Option(help="A folder of an earlier run, for the trend section only; repeated.")
     ] = None,
-    form: Annotated[str, typer.Option("--format", help="html, or every table as md, csv, latex or json.")] = "html",
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format", help="html, or every table as md, csv, latex or json.", autocompletion=among(list(_ENDINGS))
+        ),
+    ] = "html",
 ) -> int:
     """Make a report of runs: what leaks where, pictures, figures, privacy statements, and commands."""
     if form not in _ENDINGS:

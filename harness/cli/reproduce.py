@@ -30,13 +30,16 @@ from harness.cli.options import (
     numbers,
     require_one_way,
     with_output,
+    with_pictures_as,
 )
+from harness.cli.sketch import among
 from harness.datasets import data_root as find_data_root
 from harness.evaluation import Run, document_of
 from harness.papers import RENAMED, TABLES, UNDEALT, Request
 from harness.parallel.processes import in_processes
 from harness.parallel.units import Job, Shard
 from harness.reports.cell_picture import save_cell_picture
+from harness.reports.pictures import as_chosen
 from harness.results import RunFolder, claimed
 from harness.results.environment import environment
 from harness.study.runner import ShardDone
@@ -48,8 +51,15 @@ _PARTS_PER_JOB = 8
 
 @app.command("reproduce")
 @with_output
+@with_pictures_as
 def reproduce_command(
-    table: Annotated[str, typer.Argument(help=f"A table of the papers: one of those listed here. {', '.join(TABLES)}")],
+    table: Annotated[
+        str,
+        typer.Argument(
+            help=f"A table of the papers: one of those listed here. {', '.join(TABLES)}",
+            autocompletion=among(list(TABLES)),
+        ),
+    ],
     quick: Annotated[bool, typer.Option("--quick", help="Smaller runs; the header says how small.")] = False,
     victims: Annotated[int | None, typer.Option(help="Victims per cell, instead of the table's own number.")] = None,
     seed: PooledSeedOption = None,
@@ -75,7 +85,7 @@ def reproduce_command(
     jobs, threads = chosen_jobs(jobs, threads, lambda: 1)
     seeds = tuple(numbers(seed or ["0"], "seed"))
     asked = partial(Request, data_root=root, device=where, quick=quick, victims=victims, seeds=seeds)
-    job = Job(root, out, 0.0, chunk, threads, save_cell_picture)
+    job = Job(root, out, 0.0, chunk, threads, as_chosen(save_cell_picture))
     if shard:
         return _make_shard(table, asked, job, Shard.parse(shard), as_json)
     with resumable(), claimed(out, None if resume else "results.json"), within():

@@ -12,6 +12,7 @@ from harness.base.errors import UsageError
 from harness.base.progress import progress
 from harness.cli.app import DONE, app, resumable
 from harness.cli.console import display, note
+from harness.cli.grouping import Grouped
 from harness.cli.options import (
     AssignmentsOption,
     DataRootOption,
@@ -21,6 +22,8 @@ from harness.cli.options import (
     numbers,
     options_of,
     with_output,
+    with_pictures_as,
+    with_tracking,
 )
 from harness.datasets import data_root as find_data_root
 from harness.datasets import dataset_name
@@ -34,8 +37,10 @@ from harness.training.rounds import chunks_of
 _SETTINGS = [name for name in TrainSettings.model_fields if name not in ("defense_args", "seed", "device")]
 
 
-@app.command("train")
+@app.command("train", cls=Grouped)
 @with_output
+@with_pictures_as
+@with_tracking(training=True)
 @options_of(TrainSettings, _SETTINGS)
 def train_command(
     defense_arg: AssignmentsOption = None,

@@ -317,11 +317,11 @@ def _claimed(at: int, row: Mapping[str, Any]) -> Promise:
         notes.append(sentence("Sampler: {sampler}.", sampler=of("sampler")))
     return Promise(
         sentence("{view}: each {unit}, {relation} ({defense}, from the file of claims)", view=of("view"),
-                 unit=of("unit"), relation=of("relation"), defense=of("defense")),
+                 unit=of("unit"), relation=of("adjacency"), defense=of("defense")),
         _epsilon("nothing", row.get("claimed_epsilon"), row.get("claimed_delta"),
                  _CLAIMS.format(at, "claimed_epsilon")),
-        _proven(row.get("proven"), row.get("delta"), _CLAIMS.format(at, "proven"), of("rounds"), "none"),
-        _told(f"claims.json#/rows/{at}", row.get("proven"), row.get("delta"), row.get("mu")), tuple(notes),
+        _proven(row.get("epsilon"), row.get("delta"), _CLAIMS.format(at, "epsilon"), of("rounds"), "none"),
+        _told(f"claims.json#/rows/{at}", row.get("epsilon"), row.get("delta"), row.get("mu")), tuple(notes),
     )  # fmt: skip
 
 

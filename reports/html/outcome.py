@@ -4,6 +4,7 @@ import base64
 import io
 import os
 import tempfile
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -17,6 +18,7 @@ from rich.table import Table
 from harness.base.errors import UsageError
 from harness.reports import columns, text
 from harness.reports.cell_picture import save_cell_picture
+from harness.reports.headline import PROMISE
 from harness.reports.html import wording
 from harness.reports.html.export import rows_of
 from harness.reports.html.page import make_page
@@ -37,9 +39,8 @@ from harness.results import (
 
 # Beyond that a run keeps no images for pictures: 256 MiB of float32.
 _MOST_KEPT = 2**26
-_WIDTH = 100
+_WIDTH = 80
 _HEADS = ("verdict", "defense", "surface", "strongest attack", "success [95%]", "why")
-_PROMISE = "An observation, not a promise: another attack may succeed."
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,11 @@ class Outcome:
         """A record for each attacked example of every cell."""
         return [one for records in self._data.victims.values() for one in records]
 
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Every attack at a place as plain values, with the columns of ``harness export --to csv``."""
+        return [dict(row) for row in rows_of(shown_cells([self._data]))]
+
     def __getitem__(self, place: str | tuple[str | int, ...]) -> OneCell:
         wanted = place if isinstance(place, tuple) else (place,)
         asked = [cell for cell in self.cells if cell.role == "cell"]
@@ -158,7 +164,7 @@ class Outcome:
             import pandas
         except ImportError as error:
             raise UsageError("this needs pandas; pip install pandas") from error
-        return pandas.DataFrame(rows_of(shown_cells([self._data])))
+        return pandas.DataFrame(self.rows)
 
     def report(self, out: str | Path) -> Path:
         """Write the page of ``harness report``. Returns its path."""
@@ -210,23 +216,35 @@ class Outcome:
     def __repr__(self) -> str:
         """A short table; ``run.document`` has everything, ``run.report(FILE)`` shows it."""
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-        for head in _HEADS:
+        for head in _HEADS[:-1]:
             table.add_column(head, overflow="fold")
+        why = dict[str, None]()
         for place in self.places:
-            table.add_row(*_row(place))
+            *entries, reason = _row(place)
+            table.add_row(*entries)
+            why[textwrap.fill(f"{entries[0][0]} {entries[1]}: {reason}", _WIDTH, subsequent_indent="  ")] = None
         made = io.StringIO()
         console = Console(file=made, width=_WIDTH, no_color=True, force_jupyter=False, force_terminal=False)
         console.print(table)
-        return "\n".join([*([self._warning] if self._warning else []), made.getvalue().rstrip(), _PROMISE])
+        first = [self._warning] if self._warning else []
+        shown = "\n".join(line.rstrip() for line in made.getvalue().rstrip().splitlines())
+        return "\n".join([*first, self._headline, PROMISE, shown, "", *why])
 
     def _repr_html_(self) -> str:
         """The same for a notebook."""
         rows = (_cells_of("td", _row(place)) for place in self.places)
         warning = f"<p><strong>{escape(self._warning)}</strong></p>" if self._warning else ""
         return (
-            f"{warning}<table><thead>{_cells_of('th', _HEADS)}</thead><tbody>{''.join(rows)}</tbody></table>"
-            f"<p>{_PROMISE}</p>"
+            f"{warning}<p><strong>{escape(self._headline)}</strong> {PROMISE}</p>"
+            f"<table><thead>{_cells_of('th', _HEADS)}</thead><tbody>{''.join(rows)}</tbody></table>"
         )
+
+    @property
+    def _headline(self) -> str:
+        """The gravest verdict, and where."""
+        kinds = [place.kind for place in self.places]
+        count = f" at {kinds.count(self.verdict)} of {len(kinds)} places" if len(kinds) > 1 else ""
+        return f"{wording.SYMBOLS[self.verdict]} {wording.WORDS[self.verdict]}{count}."
 
     @property
     def _warning(self) -> str:

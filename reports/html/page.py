@@ -18,6 +18,7 @@ from harness.datasets import DATASETS
 from harness.models import MODELS
 from harness.reports import text
 from harness.reports.columns import kinds_of
+from harness.reports.headline import PROMISE
 from harness.reports.html import chart, commands, wording
 from harness.reports.html.chart import Chart
 from harness.reports.html.curves import distribution_chart, success_chart, tau_chart, theorem_chart
@@ -214,7 +215,7 @@ def render(template: str, kind: Kind, **values: object) -> str:
     )
     return _templates().get_template(template).render(
         style=Markup(style), script=Markup(script), policy=policy, meanings=wording.meanings(kind),
-        symbols=wording.SYMBOLS, words=wording.WORDS, **values,
+        symbols=wording.SYMBOLS, words=wording.WORDS, promise=PROMISE, **values,
     )  # fmt: skip
 
 

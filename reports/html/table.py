@@ -121,6 +121,8 @@ def condensed(table: Table) -> Table:
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 # Words for one number, and not for several, as of rows that were folded.
 _ONE_NUMBER = re.compile(r"(at most )?[<>-]?[.\d][^,]*(, too large to .*)?$")
+#: What stands in a table where there is nothing to say; the field of a CSV file is empty there.
+NOTHING = ("", text.MISSING, "-", "–")
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
@@ -181,6 +183,8 @@ def comma_separated(table: Table) -> str:
 
 def _entry(head: Head, value: Value) -> str:
     """A number itself, which words such as "12.5% [5.6-23.2]" would have to be taken apart for."""
+    if value.shown in NOTHING:
+        return ""
     if head.number and isinstance(value.order, int | float) and _ONE_NUMBER.match(value.shown):
         return f"{value.order:.10g}"
     return harmless(value.shown)

@@ -143,3 +143,21 @@ def test_things_are_counted() -> None:
         with progress(letter, 1) as bar:
             found.append(bar.title)
     assert (before, found) == ("x", ["row 1 of 2, a", "row 2 of 2, b"])
+
+
+class Kernel(SimpleNamespace):
+    """What IPython says in a notebook; in a terminal it has a shell too, but no kernel."""
+
+
+@pytest.mark.parametrize(("shell", "shown"), [(Kernel(kernel=1), True), (Kernel(), False), (None, False)])
+def test_a_notebook_has_a_bar_and_no_lines(
+    shell: object, shown: bool, monkeypatch: pytest.MonkeyPatch, clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with progress("attacking", 10, "victims") as bar:
+        clock[0] += 40
+        bar.advance(1, "iteration 1 of 9")
+        bar.bar.refresh()
+    out, err = capsys.readouterr()
+    assert out == "" and ("attacking:  10%" in err) == shown and ("harness: attacking" in err) == (not shown)

@@ -259,6 +259,6 @@ def test_help_begins_with_ten_options_and_every_option_has_a_group(harness: Harn
     shown = harness("evaluate", "--help").out
     sections = dict(re.findall(r"^([A-Z][^\n]*):\n((?:  .*\n)+)", shown, re.MULTILINE))
     options = {title: re.findall(r"^  (--[\w-]+|-h)", lines, re.MULTILINE) for title, lines in sections.items()}
-    assert list(options) == [*GROUPS, "Help"]
+    assert list(options) == [*GROUPS["evaluate"], "Help"]
     assert len(options["The first ten"]) == 10 and options["Help"] == ["-h"]
     assert max(map(len, shown.splitlines())) <= 80

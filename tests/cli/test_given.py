@@ -1,6 +1,7 @@
 """What Python gives in the place of names, and the object that it gets back."""
 
 import pickle
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ def test_a_module_and_tensors_give_a_verdict_and_stay_as_they_were(
     net: nn.Module, digits: tuple[Tensor, Tensor], tmp_path: Path
 ) -> None:
     net.eval()
+    net.register_buffer("seen", torch.arange(3.0))
     called = list[int]()
     hook = net.register_forward_hook(lambda *_: called.append(1))
     before, weights = state(), {name: value.clone() for name, value in net.state_dict().items()}
@@ -89,6 +91,21 @@ def test_the_same_objects_give_the_same_numbers_also_from_two_threads(
     assert harness.evaluate(model=net, data=digits, defense="fed_cdp", **SMALL) != again
 
 
+def test_a_model_in_training_mode_stays_in_it(net: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
+    net.train()
+    run = harness.evaluate(model=net, data=digits, defense="none", **SMALL)
+    assert net.training
+    net.eval()
+    assert harness.evaluate(model=net, data=digits, defense="none", **SMALL) == run and not net.training
+
+
+def test_pandas_is_asked_for_in_one_line(monkeypatch: pytest.MonkeyPatch, digits: tuple[Tensor, Tensor]) -> None:
+    run = harness.evaluate(model="mlp", data=digits, defense="none", **SMALL)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match="this needs pandas; pip install pandas"):
+        run.to_pandas()
+
+
 @dataclass(frozen=True)
 class Mine(Defense):
     """Clips and noises an update."""
@@ -122,8 +139,11 @@ def test_the_object_of_a_run(net: nn.Module, digits: tuple[Tensor, Tensor], tmp_
     assert isinstance(table, pandas.DataFrame) and list(table["defense"]) == ["none", "fed_cdp"]
     assert table.drop(columns="run").equals(read.to_pandas().drop(columns="run"))
     shown = repr(run)
-    assert shown.splitlines()[0].startswith("verdict") and "not a promise" in shown
-    assert max(map(len, shown.splitlines())) <= 100
+    first, promise, head, *_ = shown.splitlines()
+    assert first == "✖ LEAKS at 1 of 2 places." and promise.startswith("An observation, not a promise: ")
+    assert (
+        head.startswith("verdict") and "? fed_cdp: could not tell" in shown and max(map(len, shown.splitlines())) <= 80
+    )
     assert run._repr_html_().count("<tr>") == 3 and run.verdict in ("leaks", "inconclusive")
     pictures = run.gallery()
     assert len(pictures) == 2 and "data:image/png" in pictures._repr_html_()
@@ -177,6 +197,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "no model": ({"data": (X, Y), "model": 3}, "model: give a name"),
     "another shape": ({"data": (X, Y), "model": nn.Sequential(nn.Flatten(), nn.Linear(5, 2))}, "takes no images"),
     "cannot be copied": ({"data": (X, Y), "model": Broken()}, "cannot be copied"),
+    "on no device": ({"data": (X, Y), "model": nn.Linear(64, 10, device="meta")}, "cannot be copied .*meta"),
     "dropout": ({"data": (X, Y), "model": nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 10))}, "dropout"),
     "no defense": ({"defense": 3}, "defense: give a name"),
     "an object's settings": ({"defense": DEFENSES["fed_cdp"](), "defense_args": {"sigma": 1.0}}, "leave defense_args"),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 import typer
 from pylatexenc import latexwalker
@@ -37,7 +38,10 @@ def test_all_forms_hold_the_printed_words(harness: Harness) -> None:
         for entry in row:
             assert all(word in out for word in entry.split())
     read = list(csv.reader(io.StringIO(Path("table.csv").read_text(encoding="utf-8-sig"))))
-    assert read == [table["columns"], *table["rows"]]
+    assert read[0] == table["columns"] and len(read) == 1 + len(table["rows"])
+    assert [row[0] for row in read[1:]] == [row[0] for row in table["rows"]]
+    numbers = pandas.read_csv("table.csv")
+    assert str(numbers["epsilon"].dtype) == str(numbers["delta"].dtype) == "float64"
     page = Path("table.html").read_text()
     assert page.count("<tr>") == 1 + len(table["rows"]) and "Content-Security-Policy" in page
     latexwalker.LatexWalker(Path("table.tex").read_text(), tolerant_parsing=False).get_latex_nodes()
@@ -48,7 +52,10 @@ def test_a_run_keeps_its_folder_and_writes_its_table(harness: Harness) -> None:
     code, _, err = harness(*line.split(), "--surface", "2", "--no-pictures", "--output", "table.csv")
     assert code == 0 and "other columns" in err and len(err.splitlines()) == 1  # those of the controls
     rows = list(csv.DictReader(io.StringIO(Path("table.csv").read_text(encoding="utf-8-sig"))))
-    assert [row["defense"].split(";")[0] for row in rows] == ["none", "noise"] and "success [95%]" in rows[0]
+    assert [row["defense"].split(";")[0] for row in rows] == ["none", "noise"]
+    numbers = pandas.read_csv("table.csv")
+    share, low, high = (numbers[f"success{ending}"] for ending in ("", " from", " to"))
+    assert share.between(0, 1).all() and (low <= share).all() and (share <= high).all()
     assert Path("runs/results.json").exists()
 
 
@@ -77,3 +84,12 @@ def test_no_command_has_both_options_for_one_thing() -> None:
                 both.add(name)
                 assert options["--out"].startswith(("Folder", "Draw", "Write the JSON document")), name
     assert both == {"audit", "evaluate", "frontier", "history", "judge", "reproduce", "train"}
+
+
+def test_pictures_are_written_in_other_forms_too(harness: Harness) -> None:
+    line = "evaluate --defense none --dataset digits --model mlp --victims 2 --attack-arg max_iterations=1 --surface 2"
+    assert harness(*line.split(), "--pictures-as", "svg,pdf").code == 0
+    assert sorted(path.suffix for path in Path("runs/pictures").iterdir()) == [".pdf", ".png", ".svg"]
+    code, out, err = harness(*line.split(), "--pictures-as", "gif", "--out", "none")
+    assert (code, out, len(err.splitlines())) == (2, "", 1) and "takes svg and pdf, not 'gif'" in err
+    assert not Path("none").exists()

@@ -113,6 +113,19 @@ def test_a_mistake_in_own_code_is_told_by_its_line(harness: Harness, monkeypatch
     assert f"harness: test_start.py, line {line}, in fail: RuntimeError: boom" in finished.err
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_hint_is_given_once(harness: Harness, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """The typer and the click that come with Flower both add it."""
+    hint = " Did you mean 'evaluate'?" * times
+
+    def refuse(*_: Any) -> Any:
+        raise typer.BadParameter("No such command 'evalute'." + hint)
+
+    monkeypatch.setattr("harness.cli.app._parsed", refuse)
+    finished = harness("evalute")
+    assert finished.code == 2 and finished.err.count("Did you mean 'evaluate'?") == 1
+
+
 def test_what_rich_makes_of_a_closed_pipe_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(root: Path) -> None:
         try:

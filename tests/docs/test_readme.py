@@ -79,5 +79,6 @@ def test_the_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         made = runpy.run_path(str(tmp_path / "example.py"), given)
         assert "run" in made, number
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0].startswith("verdict") and any("fed_cdp" in line for line in printed)
+    assert printed[1].startswith("An observation, not a promise") and printed[2].startswith("verdict")
+    assert any("fed_cdp" in line for line in printed)
     assert (tmp_path / "report.html").exists() and len(made["table"]) == 1

@@ -135,7 +135,7 @@ MISTAKES = {
     "no readable night": ("history nowhere half", "does not exist"),
     "a night that there is not": ("history run nowhere", "'nowhere' does not exist; check how it is written"),
     "one defense twice": ("compare run --defense none,none", "two names that differ, got 'none,none'"),
-    "another kind of picture": ("history run --out h.gif", ".svg or .png"),
+    "another kind of picture": ("history run --out h.gif", ".svg, .png or .pdf"),
 }
 
 

@@ -1,14 +1,26 @@
 """The picture of a cell: a PNG with a row per victim and a column per stage, in the right colours."""
 
 import io
+import pickle
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
 
 from harness.base.errors import UsageError
-from harness.reports.pictures import _BOTTOM, _GAP, _LEFT, _TILE, DOTS_PER_INCH, MOST_ROWS, save_grid
+from harness.reports.pictures import (
+    _BOTTOM,
+    _GAP,
+    _LEFT,
+    _TILE,
+    DOTS_PER_INCH,
+    MOST_ROWS,
+    also_as,
+    as_chosen,
+    save_grid,
+)
 
 
 def flat(n: int, *colour: float) -> np.ndarray:
@@ -89,3 +101,19 @@ def test_a_folder_that_cannot_be_written_names_the_mend(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="--out"):
         save_grid(tmp_path / "file" / "grid.png", flat(1, 0.5), [], flat(1, 0.5), ["a"], "")
+
+
+def test_other_forms_stand_beside_it_with_equal_bytes(tmp_path: Path) -> None:
+    def draw(folder: str) -> dict[str, bytes]:
+        save_grid(tmp_path / folder / "grid.png", flat(1, 1.0), [], flat(1, 0.5), ["RMSE 0.5"], "a $ title")
+        return {file.name: file.read_bytes() for file in (tmp_path / folder).iterdir()}
+
+    with also_as(("svg", "pdf")):
+        first, again, elsewhere = draw("first"), draw("again"), as_chosen(draw)
+        assert pickle.loads(pickle.dumps(as_chosen(save_grid))).args == (("svg", "pdf"), save_grid)
+    assert sorted(first) == ["grid.pdf", "grid.png", "grid.svg"] and first == again
+    assert first["grid.pdf"].startswith(b"%PDF-")
+    assert ElementTree.fromstring(first["grid.svg"]).tag.endswith("svg")
+    assert list(draw("alone")) == ["grid.png"] and as_chosen(draw) is draw
+    elsewhere("by another process")
+    assert len(list((tmp_path / "by another process").iterdir())) == 3

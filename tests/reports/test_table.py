@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from harness.base.errors import safe
 from harness.reports import columns
 from harness.reports.table import print_results
 from harness.reports.text import epsilon as epsilon_words
@@ -289,3 +290,47 @@ def test_a_skipped_row_says_who_settled_its_place() -> None:
     skipped = a_cell(**facts, not_applicable_reason="skipped: settled by patches")
     said = words(printed(a_cell(attack="patches"), skipped))
     assert "skipped: settled by patches (fed_cdp / cpl / 2)" in said and "skipped: skipped" not in said
+
+
+def said_first(*rows: SummaryRow, valid: bool = True, width: int = 80, colours: bool = False) -> str:
+    system = {"color_system": "standard", "force_terminal": True} if colours else {"color_system": None}
+    console = Console(file=io.StringIO(), width=width, **system)
+    cells = [a_cell(key="c", attack="cpl"), a_cell(key="d", attack="cpl", surface=1, tap="T1.out")]
+    print_results(
+        ResultDocument(environment={}, cells=cells, summary=list(rows), valid=valid, valid_reason="x"), console
+    )
+    return console.file.getvalue()
+
+
+def of(verdict: str, cell: str = "c", **changes: object) -> SummaryRow:
+    standing = AttackStanding(attack="cpl", verdict=verdict, informative=True, cell=cell)
+    return a_row(standing, verdict=verdict, **({"surface": 1, "tap": "T1.out"} if cell == "d" else {}), **changes)
+
+
+def test_the_verdict_stands_first_and_beside_it_what_it_is_not() -> None:
+    lines = said_first(of("leaks"), of("leaks", "d"), of("inconclusive", defense="noise", defense_args={})).splitlines()
+    assert lines[0] == "Leaks at 2 of 3 places; undecided at 1 of 3 places."
+    assert lines[1] == "An observation, not a promise: another attack may succeed."
+    place = "leaks fed_cdp clip=3 convention=per_example, surface 2, 1: 12.5% [5.6-23.2] by cpl"
+    assert words(" ".join(lines[2:4])) == place
+    assert "  undecided  noise, surface 2: 12.5% [5.6-23.2] by cpl" in lines
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_only_what_withstood_everywhere_is_green() -> None:
+    green = "\x1b[32m"
+    assert f"{green}Withstood at 2 of 2 places." in said_first(of("resilient"), of("resilient", "d"), colours=True)
+    for other in ("leaks", "inconclusive"):
+        text = said_first(of("resilient"), of(other, "d"), colours=True)
+        assert green not in text.splitlines()[0] and f"{green}The run" not in text
+    assert green not in said_first(of("inconclusive"), colours=True)
+    assert said_first(of("resilient"), valid=False).startswith("No verdict: the run is not valid")
+
+
+def test_a_sentence_that_is_cut_ends_with_a_word() -> None:
+    sentence = "withstood attackers who know the noise, of whom each reconstructs at most five of a hundred victims"
+    for longest in range(60, len(sentence)):
+        cut = safe(sentence, longest)
+        assert cut.endswith("...") and len(cut) <= longest
+        assert sentence.startswith(cut[:-3]) and sentence[len(cut) - 3] in " ,"
+    assert safe("a" * 50, 20) == "a" * 17 + "..."

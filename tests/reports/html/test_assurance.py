@@ -59,8 +59,8 @@ def resolve(source: str, runs: list[Path], claims: object) -> object:
 
 
 CLAIM = {
-    "defense": "fed_cdp", "unit": "client", "relation": "replace", "view": "server", "rounds": 1,
-    "claimed_epsilon": 8.0, "claimed_delta": 1e-5, "proven": 7.9, "delta": 1e-5, "mu": 1.65, "holds": True,
+    "defense": "fed_cdp", "unit": "client", "adjacency": "replace", "view": "server", "rounds": 1,
+    "claimed_epsilon": 8.0, "claimed_delta": 1e-5, "epsilon": 7.9, "delta": 1e-5, "mu": 1.65, "holds": True,
     "sampler": "none", "notes": "exact",
     "conditions": {"fails": ["nobody knows the seed"], "unknown": ["the model has no counters"]},
     "warnings": ["one warning"], "remarks": ["whoever knows numpy's random seed knows the noise"],
@@ -212,7 +212,21 @@ def test_what_the_operator_states_is_text_and_marked(
     assert "2999-01-31 stated by the operator" in said and "Tested by not stated" in said
 
 
+def test_the_file_that_the_command_for_claims_prints_is_taken(
+    tmp_path: Path, a_cell: MakeCell, a_run: WriteRun, outline_of: OutlineOf, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "flower:LocalDpMod"
+    line = f"claims {name} --arg clipping_norm=1 --arg sensitivity=1 --arg epsilon=8 --arg delta=1e-5 --json"
+    run(line.split())
+    (tmp_path / "claims.json").write_text(told := capsys.readouterr().out)
+    page = assure(tmp_path, a_run(tmp_path / "run", [a_cell(name)]), "--claims", tmp_path / "claims.json")
+    said = outline_of(page).text
+    for row in json.loads(told)["rows"]:
+        assert f"each {row['unit']}, {row['adjacency']} ({name}, from the file of claims)" in said
+
+
 BAD = {
+    "an old form of claims": (["RUN", "--claims", "old.json"], 2, "is no output of harness claims"),
     "nothing there": (["NOWHERE"], 2, "NOWHERE"), "no runs": ([], 2, "Missing argument"),
     "a suffix that nobody knows": (["RUN", "--out", "x.doc"], 2, "ends in neither .html nor .pdf"),
     "a folder": (["RUN", "--out", "."], 2, "is a folder"),
@@ -244,6 +258,7 @@ def test_bad_input_gives_one_line_and_no_page(
     Path("page.html").write_text("<p>mine</p>")
     Path("there.pdf").write_text("mine")
     Path("other.json").write_text(json.dumps({"rows": [CLAIM | {"defense": "flower:LocalDpMod"}]}))
+    Path("old.json").write_text(json.dumps({"rows": [{"defense": "fed_cdp", "proven": 1.0}]}))
     before = sorted(tmp_path.iterdir())
     assert run(["assure", *arguments]) == code
     said = capsys.readouterr().err.strip()

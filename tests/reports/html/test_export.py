@@ -387,6 +387,10 @@ def test_mistakes_are_one_line_and_leave_no_file(
     assert "is a folder" in refuse(capsys, folder, "--out", tmp_path)
     assert "nothing to report" in refuse(capsys, tmp_path / "none", "--out", out)
     assert "several suites" in refuse(capsys, folder, other, "--out", out)
+    older = write_run(tmp_path / "older", [a_cell("fed_cdp", cohort=COHORT)]) / "results.json"
+    older.write_text(older.read_text().replace(f'"harness": "{__version__}"', '"harness": "0.0.1"'))
+    assert '"harness": "0.0.1"' in older.read_text()
+    assert "several versions of the harness" in refuse(capsys, folder, older.parent, "--out", out)
     assert run(["export", str(folder), str(other), "--mixed", "--out", str(tmp_path / "both.csv")]) == 0
     mixed = refuse(capsys, folder, other, "--mixed", "--out", tmp_path / "record.yaml")
     assert "several systems" in mixed and "another format" in mixed

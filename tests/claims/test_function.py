@@ -1,0 +1,43 @@
+"""``harness.claims(...)``: the rows of the command."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import harness
+from harness.base.errors import UsageError
+
+Harness = Callable[..., Any]
+
+
+def test_it_gives_the_rows_of_the_command(harness: Harness) -> None:
+    from harness import claims
+
+    line = "claims flower:LocalDpMod --arg clipping_norm=1 --arg sensitivity=1 --arg epsilon=8 --arg delta=1e-5"
+    told = json.loads(harness(*line.split(), "--rounds", "10", "--json").out)
+    arg = {"clipping_norm": 1, "sensitivity": 1, "epsilon": 8, "delta": 1e-5}
+    rows = claims("flower:LocalDpMod", arg=arg, rounds=10)
+    assert told["rows"] and json.loads(json.dumps(rows)) == told["rows"]
+
+
+def test_the_package_keeps_its_parts() -> None:
+    from harness.claims import answers
+
+    assert harness.claims.answers is answers and callable(harness.claims)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: harness.claims("flower:LocalDpMod", round=3), "'round' in Python; use 'rounds'"),
+        (lambda: harness.claims("flower:LocalDpModd"), "flower:LocalDpMod"),
+        (lambda: harness.claims("absent.toml"), "absent.toml"),
+        (lambda: harness.claims("flower:LocalDpMod", arg={"no": 1}), "no filter of the sources has an argument 'no'"),
+    ],
+)
+def test_a_mistake_is_one_line(call: Callable[[], Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said) as told:
+        call()
+    assert "\n" not in str(told.value)
