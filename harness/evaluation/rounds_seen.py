@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.base.coding import Coding
+from harness.base.coding import Coding, Largest
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.datasets import Dataset, Victims
@@ -150,7 +150,8 @@ def _in_units_of_its_own(one: Observation) -> bool:
     """Whether more than gradients and their noise is stated in the unit of gradients."""
     level = None if one.noise is None else one.noise.level
     held = level is not None and (level.least > 0 or level.most < math.inf)
-    stated = (one.cut, one.coding, one.correction, one.certainty, one.trained)
+    coding = None if isinstance(one.coding, Largest) and not one.coding.feedback else one.coding
+    stated = (one.cut, coding, one.correction, one.certainty, one.trained)
     return (
         held or one.by_steps or any(value is not None for value in stated) or bool(one.carrying and one.carrying.least)
     )
