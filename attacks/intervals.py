@@ -66,21 +66,25 @@ class Intervals(MaximumAPosteriori):
 def bounds_of(observation: Observation) -> Bounds:
     """Between which numbers (R, P) those of each row lay before they were written.
 
+    What was left out by a rule that tells nothing of its size may be any number; all else is exact where nothing was
+    made coarser.
+
     Raises:
-        UsageError: nothing bounds them.
+        UsageError: nothing is known of them.
     """
     if observation not in _BOUNDS:
-        coding, clipping = observation.coding, observation.clipping
-        found = None if coding is None else coding.bounds(observation.target, observation.model.layout)
-        if found is None:
-            raise UsageError(
-                "attack 'intervals' reads what rounding, signs or omitted numbers leave possible, and nothing here says "
-                "so; use --attack map"
-            )
+        coding, clipping, target = observation.coding, observation.clipping, observation.target
         if observation.noise is not None:
             raise UsageError("noise hides the bounds that attack 'intervals' reads; use --attack map")
         if clipping is not None and clipping.bound is None:
             raise UsageError("clients scale by bounds that nobody knows, which 'intervals' needs; use --attack map")
+        if coding is None:
+            far = torch.where(target == 0, math.inf, 0.0).to(target) if observation.sparse else torch.zeros_like(target)
+            found: Bounds | None = target - far, target + far
+        else:
+            found = coding.bounds(target, observation.model.layout)
+        if found is None:
+            raise UsageError("what was read bounds no numbers, which 'intervals' needs; use --attack map")
         _BOUNDS[observation] = found
     return _BOUNDS[observation]
 
