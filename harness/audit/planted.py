@@ -68,7 +68,9 @@ def _replace(answer: Any, message: Any, seed: int, canary: int, norm: float) -> 
     """Makes a client's answer what it was sent, moved along the canary's direction."""
     got, sent = (list(one.content.array_records.values()) for one in (message, answer))
     if len(got) != 1 or len(sent) != 1 or set(got[0]) != set(sent[0]):
-        raise UsageError("a canary client answers with the model that it got; send one set of arrays, in both directions")
+        raise UsageError(
+            "a canary client answers with the model that it got; send one set of arrays, in both directions"
+        )
     before = {name: np.array(array.numpy()) for name, array in got[0].items()}
     moved = norm * direction(seed, canary, sum(values.size for values in before.values())).numpy()
     start = 0

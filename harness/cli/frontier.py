@@ -81,7 +81,9 @@ def frontier_command(
         raise UsageError(one_line(error)) from error
     if bits and sigma:
         raise UsageError("--bits and --sigma are levels of one thing; drop one of them")
-    grid = _grid(usual(full), dataset, defense or (["quantization"] if bits else None), defense_arg, bits or sigma, attack)
+    grid = _grid(
+        usual(full), dataset, defense or (["quantization"] if bits else None), defense_arg, bits or sigma, attack
+    )
     _require_bits(grid, bool(bits))
     if surface or tap:
         grid = replace(grid, taps=tuple(taps_of(numbers(surface or [], "surface"), split_lists(tap or []))))

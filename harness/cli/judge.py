@@ -126,7 +126,8 @@ def judge_command(
         int, typer.Option(help="With --members: reference models, trained on halves of the non-members.")
     ] = REFERENCES,
     sites: Annotated[
-        bool, typer.Option("--sites", help="Test whether updates of several rounds tell which client sent them. No attack.")
+        bool,
+        typer.Option("--sites", help="Test whether updates of several rounds tell which client sent them. No attack."),
     ] = False,
     as_json: JsonOption = False,
 ) -> int:

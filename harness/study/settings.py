@@ -80,5 +80,7 @@ def noise_setting(defense: str) -> str:
     own = usual_defense(defense)
     found = next((name for name in own if name.rpartition(".")[2] in (*_NOISE, BITS)), None)
     if found is None:
-        raise UsageError(f"{defense} has no noise to raise; name a defense with {' or '.join(_NOISE)}, as fed_cdp, or quantization")
+        raise UsageError(
+            f"{defense} has no noise to raise; name a defense with {' or '.join(_NOISE)}, as fed_cdp, or quantization"
+        )
     return found

@@ -143,7 +143,12 @@ def test_a_mod_of_impossible_canaries_is_refused(values: tuple[int, int, float])
 def captured(folder: Path, models: dict[int, dict[str, np.ndarray]]) -> None:
     for number, model in models.items():
         record = CaptureRecord(
-            model="logistic", image_shape=(1, 8, 8), classes=10, learning_rate=0.1, batch_size=1, client="3",
+            model="logistic",
+            image_shape=(1, 8, 8),
+            classes=10,
+            learning_rate=0.1,
+            batch_size=1,
+            client="3",
             round=number,
         )
         write_capture(folder / f"round-{number}", record, model, after=model)

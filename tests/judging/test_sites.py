@@ -35,7 +35,12 @@ def written(folder: Path, seed: int, shift: float, rounds: int = 6, kind: str = 
             wrong = softmax(images @ weights, axis=1) - np.eye(10)[LABELS[batch]]
             moved = -0.1 * images.T @ wrong / BATCH
             record = CaptureRecord(
-                model="logistic", image_shape=(1, 8, 8), classes=10, learning_rate=0.1, batch_size=BATCH, client=site,
+                model="logistic",
+                image_shape=(1, 8, 8),
+                classes=10,
+                learning_rate=0.1,
+                batch_size=BATCH,
+                client=site,
                 round=number,
             )
             sent: Any = {kind: {"w": weights + moved if kind == "after" else moved}}
