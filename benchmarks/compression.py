@@ -5,6 +5,9 @@ within the strict rule with the 95% interval, the median RMSE and seconds per vi
 ``intervals`` and the better plain attacker: victims that only one of them brings back, and the exact p-value of that
 (McNemar). LeNet, one example, one local step, the update as it is sent (surface 1), public data ``auto``.
 ``--plain NAME,...`` names other plain attackers than ``cpl``. MNIST and CIFAR-10 are read from ``HARNESS_DATA``.
+
+``--rounds 1,4,16`` prints instead what ``intervals`` brings back of the same victims after so many rounds of error
+feedback, and what an attacker makes of them that does not know of the feedback.
 """
 
 import harness  # noqa: F401
@@ -12,6 +15,7 @@ import harness  # noqa: F401
 # isort: split
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +26,6 @@ from harness.base.building import build
 from harness.datasets import data_root
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import cell_settings
-
 from harness.scoring.success import clopper_pearson, image_strict
 
 #: A name, the defense and its settings.
@@ -31,6 +34,11 @@ COMPRESSIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("sign", "paper:signSGD", {}),
     ("top 1%", "paper:top-k", {"share": 0.01, "error_feedback": False}),
     ("int8", "quantization", {"bits": 8}),
+)
+#: The same with error feedback.
+FEEDBACK: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("sign", "paper:signSGD", {"scaled": True, "error_feedback": True}),
+    ("top 1%", "paper:top-k", {"share": 0.01, "error_feedback": True}),
 )
 #: Settings that the suite has for a plain attack, where they are not its defaults.
 OF_SUITE = {"inverting_gradients": {"max_iterations": 1000}}
@@ -75,11 +83,44 @@ def main(victims: int, datasets: list[str], plain: list[str]) -> None:
             print(f"{dataset:8} {name:7} intervals alone {more}, {best} alone {less}, p = {p:.2g}", flush=True)
 
 
+def over_rounds(victims: int, datasets: list[str], rounds: list[int]) -> None:
+    """Prints what error feedback tells over rounds."""
+    stage = Stage(data_root(None), 64)
+    for dataset in datasets:
+        for name, defense, settings in FEEDBACK:
+            for seen in rounds:
+                scene = stage.set(
+                    cell_settings(
+                        dataset=dataset, model="lenet", victims=victims, prior="auto", defense=defense,
+                        defense_args=settings, attack="intervals", tap="T1.out", rounds_seen=seen,
+                    )
+                )  # fmt: skip
+                coding = scene.observation.coding
+                assert coding is not None
+                unaware = replace(scene, observation=replace(scene.observation, coding=replace(coding, feedback=False)))
+                for who, one in (("intervals", scene), ("unaware", unaware))[: 1 if seen == 1 else 2]:
+                    back, error, seconds = brought_back("intervals", one)
+                    low, high = clopper_pearson(int(back.sum()), victims)
+                    print(
+                        f"{dataset:8} {name:7} R {seen:2} {who:10} {int(back.sum()):3} of {victims} "
+                        f"[{low:4.0%}-{high:4.0%}] RMSE {error:.3f} {seconds:6.2f} s",
+                        flush=True,
+                    )
+
+
+def option(arguments: list[str], name: str) -> tuple[list[str], list[str]]:
+    """The values of an option, and the arguments without it."""
+    if name not in arguments:
+        return [], arguments
+    place = arguments.index(name)
+    return arguments[place + 1].split(","), arguments[:place] + arguments[place + 2 :]
+
+
 if __name__ == "__main__":
-    arguments, chosen = sys.argv[1:], ["cpl"]
-    if "--plain" in arguments:
-        place = arguments.index("--plain")
-        chosen = arguments[place + 1].split(",")
-        arguments = arguments[:place] + arguments[place + 2 :]
-    count = int(arguments[0]) if arguments else 64
-    main(count, arguments[1:] or ["mnist", "cifar10"], chosen)
+    plain, given = option(sys.argv[1:], "--plain")
+    looks, given = option(given, "--rounds")
+    count, named = int(given[0]) if given else 64, given[1:] or ["mnist", "cifar10"]
+    if looks:
+        over_rounds(count, named, [int(one) for one in looks])
+    else:
+        main(count, named, plain or ["cpl"])

@@ -16,7 +16,6 @@ from harness.experiment import CellSettings
 from harness.models import RowModel
 from harness.models.batch_norm import Buffers, KnownBatches, recovered, shares_of
 
-
 Remembered = Mapping[str, Tensor]
 """What clients keep (V, ...) from one round to the next, by name."""
 NOTHING: Remembered = MappingProxyType({})

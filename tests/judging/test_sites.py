@@ -29,7 +29,7 @@ def written(folder: Path, seed: int, shift: float, rounds: int = 6, kind: str = 
     for number in range(rounds):
         weights = random.normal(0, 0.1, (64, 10))
         for place, site in enumerate(SITES):
-            own = np.where(LABELS % 3 == place, 1 + shift, 1.0)
+            own = np.where(place == LABELS % 3, 1 + shift, 1.0)
             batch = random.choice(len(LABELS), BATCH, p=own / own.sum())
             images = PIXELS[batch] / 16
             wrong = softmax(images @ weights, axis=1) - np.eye(10)[LABELS[batch]]
