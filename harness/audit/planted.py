@@ -1,11 +1,11 @@
-"""Canary clients in a running federation: a mod plants them, and the models that the server gives out are asked for them.
+"""Canary clients in a running federation: a mod plants them, and an audit looks for them in the released models.
 
 Each of m clients of a Flower job sends an update of its own in every round that it takes part in: a secret direction at
 the length of the clip if its coin says so, and no change otherwise. Nobody but the auditor knows the coins. How well
 they are guessed from what the job released bounds from below the epsilon of all its rounds together.
 
-Sources: G. Andrew, P. Kairouz, S. Oh, A. Oprea, H. B. McMahan, V. Suriyakumar, "One-shot Empirical Privacy Estimation for
-Federated Learning", ICLR 2024 (canary clients); the bound of Steinke, Nasr, Jagielski 2023, as in
+Sources: G. Andrew, P. Kairouz, S. Oh, A. Oprea, H. B. McMahan, V. Suriyakumar, "One-shot Empirical Privacy Estimation
+for Federated Learning", ICLR 2024 (canary clients); the bound of Steinke, Nasr, Jagielski 2023, as in
 :mod:`harness.audit.canaries`, which takes no law of the scores for granted.
 """
 
@@ -36,8 +36,8 @@ def direction(seed: int, canary: int, size: int) -> Tensor:
 def canary_mod(seed: int, canaries: int, norm: float) -> Mod:
     """A client mod by which the first clients of a Flower job become canaries.
 
-    A client's number is the ``partition-id`` of its ``node_config``. Put the mod last among the mods, so that what clips
-    or adds noise at clients acts on canaries too. Clients beyond the first ``canaries`` train as ever.
+    A client's number is the ``partition-id`` of its ``node_config``. Put the mod last among the mods, so that what
+    clips or adds noise at clients acts on canaries too. Clients beyond the first ``canaries`` train as ever.
 
     Args:
         seed: of coins and directions; keep it to yourself.
@@ -111,8 +111,8 @@ class Planted:
         """In words."""
         lines = [
             f"canary clients: {self.canaries}, of whose coins {self.correct} of {self.guesses} were guessed rightly",
-            f"epsilon of these {self.rounds} rounds together is at least {self.lower_bound:.2f} ({self.confidence:.0%} confidence, "
-            f"delta {self.delta:g})",
+            f"epsilon of these {self.rounds} rounds together is at least {self.lower_bound:.2f} "
+            f"({self.confidence:.0%} confidence, delta {self.delta:g})",
         ]
         if self.epsilon is not None:
             said = "refuted: less noise is on than that takes" if self.refuted else "consistent with it"
