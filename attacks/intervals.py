@@ -47,6 +47,11 @@ class Intervals(MaximumAPosteriori):
         bounds_of(observation)  # before any work
         return super().labels_of_starts(observation)
 
+    def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
+        if observation.prior is None:
+            raise UsageError("attack 'intervals' needs public data; use --prior auto, or --prior FILE.npz of your own")
+        return super().start(observation, keys)
+
     def stop_below(self, observation: Observation) -> Tensor:
         return torch.full_like(observation.target[:, 0], -math.inf)
 
