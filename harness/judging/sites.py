@@ -70,7 +70,7 @@ def judge_sites(captures: Sequence[Capture], permutations: int = PERMUTATIONS, s
         if (number, name) in placed:
             raise UsageError(f"site {name!r} has two captures of round {number}; leave one of them out")
         placed[number, name] = one
-    rounds, names = (tuple(sorted({key[place] for key in placed})) for place in (0, 1))
+    rounds, names = tuple(sorted({number for number, _ in placed})), tuple(sorted({name for _, name in placed}))
     for number in rounds:
         for name in names:
             if (number, name) not in placed:
