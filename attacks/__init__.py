@@ -9,6 +9,7 @@ from harness.attacks import (  # noqa: F401  (imported to register)
     gradinversion,
     identify,
     imprint,
+    intervals,
     inverting_gradients,
     learned,
     levels,

@@ -31,6 +31,8 @@ class Attacker:
 
     ``reads_level``: whether it holds the level of the noise, where that follows the private gradient, against its
     candidates: then more of such noise hides nothing from it.
+    ``reads_coding``: whether it uses all that a coarser form of numbers (rounded, signs, the largest alone) leaves of
+    them: by the form of each candidate, or by the bounds that it sets. Else its failure behind such a form says little.
     ``reads``: what it can make, numbers of images that change little by little, or tokens.
     ``several``: whether what it believes of the noise, of clips and of masks is right where several examples lie behind
     one observation, so that its failure there says something.
@@ -38,6 +40,7 @@ class Attacker:
 
     tier: ClassVar[Tier] = "plain"
     reads_level: ClassVar[bool] = False
+    reads_coding: ClassVar[bool] = False
     reads: ClassVar[Reads] = "images"
     several: ClassVar[bool] = False
 

@@ -25,6 +25,7 @@ class Identify(Identifier):
 
     tier: ClassVar[Tier] = "informed"
     reads_level: ClassVar[bool] = True
+    reads_coding: ClassVar[bool] = True
     several: ClassVar[bool] = True
 
     def distances(self, observation: Observation, candidates: Tensor, labels: Tensor, chunk: int = 128) -> Tensor:

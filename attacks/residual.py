@@ -213,12 +213,12 @@ def _of_each(observation: Observation, residual: Tensor, floor: float, corner: f
     assert noise is not None and noise.deviation is not None
     if noise.law == "uniform":
         # Within its bounds all is alike, and only what rounding leaves lies beyond.
-        return _gaussian_tail((residual.abs() - math.sqrt(3) * noise.deviation) / _floor(observation, floor, sharp))
+        return gaussian_tail((residual.abs() - math.sqrt(3) * noise.deviation) / _floor(observation, floor, sharp))
     scaled = residual / deviation_of(observation, floor, sharp)
     return math.sqrt(2) * _rounded_off(scaled, corner).abs() if noise.law == "laplace" else scaled.square() / 2
 
 
-def _gaussian_tail(beyond: Tensor) -> Tensor:
+def gaussian_tail(beyond: Tensor) -> Tensor:
     """-log of the probability that a standard normal exceeds this; the library's derivative fails far out."""
     far = beyond.clamp(_FAR, 1e18)
     exact = -torch.special.log_ndtr(-beyond.clamp_max(_FAR))

@@ -21,12 +21,16 @@ from harness.federation.operations import Operation
 @DEFENSES.register("quantization")
 @validated_defense
 class Quantization(Defense):
-    """Rounds updates to ``float16``, ``bfloat16``, ``int8`` (by the largest of a tensor) or ``normfloat4``."""
+    """Rounds updates to ``float16``, ``bfloat16``, ``int8`` (by the largest of a tensor) or ``normfloat4``.
+
+    ``bits``: to integers of so many bits, whatever ``kind`` says.
+    """
 
     kind: Literal["float16", "bfloat16", "int8", "normfloat4"] = "int8"
+    bits: Annotated[int, Field(ge=2, le=16)] | None = None
 
     def operations(self, cohort: Cohort) -> list[Operation]:
-        return [Quantise(self.kind)]
+        return [Quantise(self.kind) if self.bits is None else Quantise("int8", self.bits)]
 
 
 @DEFENSES.register("nvflare:ModelQuantizer")

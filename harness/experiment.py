@@ -211,7 +211,11 @@ class CellSettings(BaseModel):
                 "lower rounds_seen, or raise rounds"
             )
         defense, attack = self.build_defense(), self.build_attack()
-        remembers = (defense.server_remembers() and not defense.replays) or defense.clients_remember()
+        # Of an empty memory all that error feedback keeps is known from the rounds that were seen.
+        coding = None if self.round or defense.server_remembers() else defense.coding_at(self.tap)
+        known = {"residual"} if coding is not None and coding.feedback and self.together == 1 else set[str]()
+        kept = defense.server_remembers() and not defense.replays
+        remembers = kept or defense.clients_remember().keys() - known
         obstacles = {
             f"attack {self.attack!r} makes a round of its own": attack.tier == "tampering",
             "engine 'reference' reads one round": self.engine == "reference",

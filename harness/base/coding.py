@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from harness.base.randomness import generator
-from harness.base.vectors import group_sums, spread
+from harness.base.vectors import Grouping, Layout, group_sums, spread
 
 Kind = Literal[
     "float16", "bfloat16", "int8", "normfloat4", "float4", "blockwise8", "adaquant", "sign", "mean_sign", "length",
-    "adapters",
+    "adapters", "largest",
 ]  # fmt: skip
 _BLOCK, _LARGE_BLOCK = 64, 4096
 _NF4 = (
@@ -47,15 +47,34 @@ class Coding:
 
     Attributes:
         kind: see above. unit: by which numbers are multiplied before, and divided after; not 0.
+        bits: of integers (``int8``), 2 to 16.
+        feedback: whether what is lost is kept, and added to the numbers of the next round before these are written.
     """
 
     kind: Kind
     unit: float = 1.0
+    bits: int = 8
+    feedback: bool = False
 
     def of(self, values: Tensor, sizes: tuple[int, ...]) -> Tensor:
         """What is left of numbers (..., P), in tensors of these sizes."""
-        made = [_CODED[self.kind](part * self.unit) for part in values.split(sizes, dim=-1)]
+        made = [self._coded(part * self.unit) for part in values.split(sizes, dim=-1)]
         return torch.cat(made, dim=-1) / self.unit
+
+    def _coded(self, part: Tensor) -> Tensor:
+        return _integers(part, self.bits) if self.kind == "int8" else _CODED[self.kind](part)
+
+    def bounds(self, read: Tensor, layout: Layout) -> tuple[Tensor, Tensor] | None:
+        """Between which numbers (R, P) those lay that were written as ``read`` (R, P); None where it tells no bounds.
+
+        The two are equal where the number is known exactly; one is infinite where only a sign is left.
+        """
+        if self.kind not in _BETWEEN and self.kind != "int8":
+            return None
+        between = _BETWEEN.get(self.kind) or (lambda part: _between_integers(part, self.bits))
+        parts = [between(part * self.unit) for part in read.split(layout.sizes, dim=-1)]
+        low, high = (torch.cat(one, dim=-1) / self.unit for one in zip(*parts, strict=True))
+        return (high, low) if self.unit < 0 else (low, high)
 
     def smooth(self, values: Tensor, sizes: tuple[int, ...]) -> Tensor:
         """The same without steps, so that it has a derivative: of signs a sigmoid, else the numbers themselves."""
@@ -96,7 +115,28 @@ class Coding:
 
     def words(self) -> str:
         """What it does, in half a sentence."""
+        if self.kind == "int8":
+            return f"rounded to {2**self.bits - 1} steps by the largest magnitude of each tensor"
         return _WORDS[self.kind]
+
+
+@dataclass(frozen=True)
+class Largest(Coding):
+    """The numbers of largest magnitude of the whole vector, or of each tensor; zeros in the place of all others."""
+
+    kind: Kind = "largest"
+    grouping: Grouping = "whole"
+
+    def explains(self, values: Tensor, target: Tensor, sizes: tuple[int, ...], lead: bool) -> Tensor:
+        return values  # which zeros are none is known by :attr:`Observation.sparse`
+
+    def bounds(self, read: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        least = [
+            part.abs().where(part != 0, torch.inf).amin(-1, keepdim=True).expand_as(part)
+            for part in read.split(layout.groups(self.grouping), dim=-1)
+        ]
+        most = torch.cat(least, dim=-1)
+        return torch.where(read == 0, -most, read), torch.where(read == 0, most, read)
 
 
 @dataclass(frozen=True)
@@ -140,9 +180,58 @@ def _first_adapter(place: int, width: int, rank: int) -> Tensor:
     return (2 * drawn - 1) / math.sqrt(width)
 
 
-def _int8(part: Tensor) -> Tensor:
-    step = part.abs().amax(-1, keepdim=True).clamp_min(_TINY) / 127
+def _integers(part: Tensor, bits: int) -> Tensor:
+    step = part.abs().amax(-1, keepdim=True).clamp_min(_TINY) / (2 ** (bits - 1) - 1)
     return (part / step).round() * step
+
+
+def _between_integers(part: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Half a step on either side; the largest magnitude is exact, and nothing lies beyond it."""
+    most = part.abs().amax(-1, keepdim=True)
+    half = most / (2**bits - 2)
+    return (part - half).maximum(-most), (part + half).minimum(most)
+
+
+def _between_floats(digits: int, least: int) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """Half the distance of neighbouring floats with so many binary digits; ``least``: exponent of the smallest one."""
+
+    def between(part: Tensor) -> tuple[Tensor, Tensor]:
+        half = torch.ldexp(torch.full_like(part, 0.5), (torch.frexp(part).exponent - digits).clamp_min(least))
+        return part - half, part + half
+
+    return between
+
+
+def _between_levels(block: int, values: tuple[float, ...]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """The borders beside a level. The largest magnitude of a block is where its outermost level on that side is."""
+
+    def between(part: Tensor) -> tuple[Tensor, Tensor]:
+        length = part.shape[-1]
+        blocks = pad(part, (0, -length % block)).unflatten(-1, (-1, block))
+        levels = torch.tensor(values, dtype=part.dtype, device=part.device)
+        largest = (blocks.amax(-1, keepdim=True) / levels[-1]).maximum(blocks.amin(-1, keepdim=True) / levels[0])
+        largest = largest.clamp_min(_TINY)
+        borders = torch.cat([-torch.ones_like(levels[:1]), (levels[1:] + levels[:-1]) / 2, levels[-1:]])
+        place = torch.bucketize(blocks / largest, borders[1:-1])
+        low, high = borders[place] * largest, borders[place + 1] * largest
+        return low.flatten(-2)[..., :length], high.flatten(-2)[..., :length]
+
+    return between
+
+
+def _between_ranges(part: Tensor) -> tuple[Tensor, Tensor]:
+    """Of AdaQuant, whose smallest and largest number are exact. Of a range without steps only the end is known."""
+    least, most = part.amin(-1, keepdim=True), part.amax(-1, keepdim=True)
+    bits = ((most - least) * _ADAQUANT).sqrt().clamp(1, 2.0**16).ceil().log2().ceil()
+    half = (most - least) / (2.0**bits - 1).clamp_min(_TINY) / 2
+    flat = bits == 0
+    return (part - half).maximum(least), torch.where(flat, least + 1 / _ADAQUANT, (part + half).minimum(most))
+
+
+def _between_signs(part: Tensor) -> tuple[Tensor, Tensor]:
+    """From zero on; a zero, which only scaled signs leave, is exact."""
+    end, zero = torch.full_like(part, math.inf), torch.zeros_like(part)
+    return torch.where(part < 0, -end, zero), torch.where(part > 0, end, zero)
 
 
 def _in_blocks(block: int, values: tuple[float, ...]) -> Callable[[Tensor], Tensor]:
@@ -179,7 +268,6 @@ _HALF = 65504.0  # the largest number of half precision
 _CODED: dict[Kind, Callable[[Tensor], Tensor]] = {
     "float16": lambda part: part.clamp(-_HALF, _HALF).half().to(part),
     "bfloat16": lambda part: part.bfloat16().to(part),
-    "int8": _int8,
     "normfloat4": _in_blocks(_BLOCK, _NF4),
     "float4": _in_blocks(_BLOCK, _FP4),
     "blockwise8": _in_blocks(_LARGE_BLOCK, _DYNAMIC8),
@@ -188,11 +276,21 @@ _CODED: dict[Kind, Callable[[Tensor], Tensor]] = {
     "mean_sign": lambda part: part.abs().mean(-1, keepdim=True) * part.sign(),
     "length": lambda part: part,
     "adapters": lambda part: part,
+    "largest": lambda part: part,
+}
+_BETWEEN: dict[Kind, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
+    "float16": _between_floats(11, -24),
+    "bfloat16": _between_floats(8, -133),
+    "normfloat4": _between_levels(_BLOCK, _NF4),
+    "float4": _between_levels(_BLOCK, _FP4),
+    "blockwise8": _between_levels(_LARGE_BLOCK, _DYNAMIC8),
+    "adaquant": _between_ranges,
+    "sign": _between_signs,
+    "mean_sign": _between_signs,
 }
 _WORDS: dict[Kind, str] = {
     "float16": "rounded to half precision",
     "bfloat16": "rounded to bfloat16",
-    "int8": "rounded to 255 steps by the largest magnitude of each tensor",
     "normfloat4": f"rounded to the 16 levels of NF4 by the largest magnitude of each {_BLOCK} numbers",
     "float4": f"rounded to 15 levels of four bits by the largest magnitude of each {_BLOCK} numbers",
     "blockwise8": f"rounded to 256 levels by the largest magnitude of each {_LARGE_BLOCK} numbers",
@@ -201,6 +299,7 @@ _WORDS: dict[Kind, str] = {
     "mean_sign": "sent as signs, of the mean magnitude of each tensor",
     "length": "replaced by others, as long in each tensor",
     "adapters": "sent as those of adapters alone",
+    "largest": "left out but for the largest",
 }
 
 

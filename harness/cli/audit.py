@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.audit import DESIGNS, AuditResult, audit, audit_settings
+from harness.audit.planted import audit_released
 from harness.audit.settings import AuditSettings
 from harness.base.building import parse_assignments
 from harness.base.errors import UsageError
@@ -22,6 +23,9 @@ from harness.cli.grouping import Grouped
 from harness.cli.options import AssignmentsOption, DataRootOption, JsonOption, numbers, split_lists, with_output
 from harness.datasets import data_root as find_data_root
 from harness.defenses import DEFENSES
+from harness.judging.capture import read_capture
+from harness.judging.plan import folders_of
+from harness.judging.released import released_models
 from harness.results.atomic import require_writable, write_atomic
 from harness.results.environment import environment
 
@@ -70,11 +74,19 @@ def audit_command(
     ] = None,
     noise_scale: Annotated[float, typer.Option(help="Plant a fault: multiply all noise without declaring it.")] = 1.0,
     claimed_epsilon: Annotated[float | None, typer.Option(help="Test this claim instead of the stated one.")] = None,
+    planted: Annotated[
+        list[Path] | None,
+        typer.Option(help="Captures of a Flower job with canary_mod: audit what it released. Repeated."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the JSON document to this file too.")] = None,
     data_root: DataRootOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Compute a lower bound on epsilon by guessing which canaries were in the training of one run."""
+    if planted:
+        if defense:
+            raise UsageError("--planted audits a job that ran, with the defense that it had; drop --defense")
+        return _audit_planted(planted, seed, canaries, guesses, delta, confidence, claimed_epsilon, out, as_json)
     root = find_data_root(data_root)
     common = {
         "canaries": canaries, "others": others, "guesses": guesses, "rounds": rounds, "steps": steps,
@@ -93,6 +105,24 @@ def audit_command(
     _deliver(document, out, as_json)
     if not as_json:
         display(lambda console: print_audits(results, console), _WIDTH)
+    return DONE
+
+
+def _audit_planted(
+    captures: list[Path], seed: list[str] | None, canaries: int, guesses: int | None, delta: float, confidence: float,
+    epsilon: float | None, out: Path | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Audits the models that a job with canary clients gave out, of the rounds that were captured."""
+    seeds = numbers(seed or [], "seed")
+    if len(seeds) != 1:
+        raise UsageError("whose coins? name the seed of canary_mod with --seed")
+    _require_writable(out)
+    models = released_models([read_capture(path) for path in folders_of(captures)])
+    found = audit_released(models, seeds[0], canaries, guesses, delta, confidence, epsilon)
+    _deliver(found.record(), out, as_json)
+    if not as_json:
+        for line in found.lines():
+            print(line)
     return DONE
 
 

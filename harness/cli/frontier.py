@@ -43,7 +43,7 @@ from harness.reports.frontier import print_frontier, save_frontier
 from harness.results import RunFolder, claimed, write_atomic
 from harness.study import FrontierSettings, make_frontier, make_frontier_shard, usual
 from harness.study.runner import Request
-from harness.study.settings import Grid
+from harness.study.settings import BITS, Grid, noise_setting
 
 _WIDTH = 158
 Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated.")]
@@ -58,6 +58,9 @@ def frontier_command(
     defense: Names = None,
     defense_arg: AssignmentsOption = None,
     sigma: Annotated[list[str] | None, typer.Option(help="Levels of noise, comma-separated.")] = None,
+    bits: Annotated[
+        list[str] | None, typer.Option(help="Bits of the numbers that are sent, in the place of noise (quantization).")
+    ] = None,
     surface: Annotated[list[str] | None, typer.Option(help="0 server, 1 update, 2 local step (0).")] = None,
     tap: Annotated[list[str] | None, typer.Option(help="A tap instead of a surface.")] = None,
     attack: Annotated[list[str] | None, typer.Option(help="Attacks instead of the suite auto.")] = None,
@@ -79,7 +82,12 @@ def frontier_command(
         settings = FrontierSettings(**chosen)
     except ValidationError as error:
         raise UsageError(one_line(error)) from error
-    grid = _grid(usual(full), dataset, defense, defense_arg, sigma, attack)
+    if bits and sigma:
+        raise UsageError("--bits and --sigma are levels of one thing; drop one of them")
+    grid = _grid(
+        usual(full), dataset, defense or (["quantization"] if bits else None), defense_arg, bits or sigma, attack
+    )
+    _require_bits(grid, bool(bits))
     if surface or tap:
         grid = replace(grid, taps=tuple(taps_of(numbers(surface or [], "surface"), split_lists(tap or []))))
     where, root = choose_device(device), find_data_root(data_root)
@@ -136,6 +144,16 @@ def _grid(
     for option in [option for option, values in chosen.items() if not values]:
         raise UsageError(f"{option} names nothing; leave it out, or name some, separated by commas")
     return grid
+
+
+def _require_bits(grid: Grid, named: bool) -> None:
+    """Levels are of noise or of bits, whichever every defense goes by. Raises UsageError."""
+    for name, _ in grid.defenses:
+        if (noise_setting(name).rpartition(".")[2] == BITS) != named:
+            fix = "name bits with --bits 2,4,8" if not named else "drop --bits, or name quantization"
+            raise UsageError(f"levels of {name} are {'noise' if named else 'bits'}; {fix}")
+    if named and not all(level == int(level) and level >= 2 for level in grid.levels):
+        raise UsageError("--bits takes whole numbers from 2 on, separated by commas")
 
 
 def _level(value: str) -> float:

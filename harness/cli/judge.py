@@ -61,6 +61,7 @@ from harness.judging.plan import (
     within_budget,
 )
 from harness.judging.series import over_rounds
+from harness.judging.sites import judge_sites
 from harness.judging.stage import Kin
 from harness.judging.without_truth import Guess, with_stand_ins
 from harness.parallel.crew import crew, largest_crew, suitable_crew
@@ -133,6 +134,10 @@ def judge_command(
     references: Annotated[
         int, typer.Option(help="With --members: reference models, trained on halves of the non-members.")
     ] = REFERENCES,
+    sites: Annotated[
+        bool,
+        typer.Option("--sites", help="Test whether updates of several rounds tell which client sent them. No attack."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> int:
     """Test what leaks from captured updates, and whether the declared defense is on."""
@@ -141,6 +146,10 @@ def judge_command(
         "--attack": attack, "--prior": prior, "--resume": resume, "--plan": plan, "--budget": budget,
         "--rounds-seen": rounds_seen > 1,
     }  # fmt: skip
+    if sites:
+        files = {"--truth": truth, "--checks-only": checks_only, "--members": members, "--non-members": non_members}
+        _require_none("--sites", attacks_only | files)
+        return judge_which_site(captures or [], as_json)
     if members or non_members:
         _require_none("--members", attacks_only | {"--truth": truth, "--checks-only": checks_only})
         use_threads(threads)
@@ -254,6 +263,20 @@ def judge_membership(
         for line in found.lines():
             console.print(Text(line))
     return DONE if found.problem is None else INVALID
+
+
+def judge_which_site(captures: Sequence[Path], as_json: bool) -> int:
+    """Tells whether updates of several rounds tell which client sent them."""
+    if not captures:
+        raise UsageError("which sites? name folders of captures, of two rounds or more")
+    found = judge_sites([read_capture(path) for path in folders_of(list(captures))])
+    if as_json:
+        sys.stdout.write(json.dumps(found.record(), indent=1) + "\n")
+    else:
+        console = Screen()
+        for line in found.lines():
+            console.print(Text(line))
+    return DONE
 
 
 def _jobs_of(groups: Sequence[Group], jobs: int | None, threads: int | None) -> tuple[int, int | None]:

@@ -22,7 +22,7 @@ from harness.datasets import Dataset, Victims, divide, load_dataset, select_vict
 from harness.datasets.prior import Prior, fit_prior
 from harness.datasets.public import NONE
 from harness.evaluation.played_round import Key, known_correction, round_context, server_state
-from harness.evaluation.reading import Reading, known_batches, read_round
+from harness.evaluation.reading import NOTHING, Reading, Remembered, known_batches, read_round
 from harness.evaluation.rounds_seen import combined, moved
 from harness.evaluation.sending import CLIENTS, Sent, detectable, sent_by, tampering_of
 from harness.experiment import CellSettings
@@ -281,20 +281,23 @@ class Stage:
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings, others: Dataset
     ) -> Observation:
         """What is read of every round that is seen, with the weights that it begins with."""
-        rounds = []
+        rounds, before, kept = [], NOTHING, NOTHING
         for number in range(settings.rounds_seen):
             now = settings.in_round(number)
             if number:
-                weights = self.next_weights(model, weights, truth, keys, settings.in_round(number - 1), others)
-            reading = self.look(model, weights, truth, keys, now)
+                last = settings.in_round(number - 1)
+                weights = self.next_weights(model, weights, truth, keys, last, others, before)
+            reading, before = self.look(model, weights, truth, keys, now, kept), kept
+            kept = reading.kept
             rounds.append(self._observation(model, weights, reading, truth, keys, now))
         return combined(rounds)
 
     def next_weights(
-        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings, others: Dataset
-    ) -> Tensor:
+        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,
+        others: Dataset, remembered: Remembered = NOTHING,
+    ) -> Tensor:  # fmt: skip
         """The weights (V, P) that the round after that of ``settings`` begins with."""
-        return moved(model, weights, truth, keys, settings, others, self.chunk)
+        return moved(model, weights, truth, keys, settings, others, self.chunk, remembered)
 
     def choose(self, dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
         """Who is attacked."""
@@ -321,22 +324,23 @@ class Stage:
         return starting_weights(model, settings, keys)
 
     def look(
-        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings
-    ) -> Reading:
-        """What the adversary reads of the victims' round."""
+        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,
+        remembered: Remembered = NOTHING,
+    ) -> Reading:  # fmt: skip
+        """What the adversary reads of the victims' round, who keep what is ``remembered`` of rounds before."""
 
         def read(part: slice) -> Tensor:
-            return read_round(model, weights[part], truth, part, keys[part], settings).gradients
+            return read_round(model, weights[part], truth, part, keys[part], settings, None, remembered).gradients
 
         require_rows_apart(read, len(keys), settings)
-        return self._played(model, weights, truth, keys, settings)
+        return self._played(model, weights, truth, keys, settings, None, remembered)
 
     def _played(
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,
-        sent: Sent | None = None,
+        sent: Sent | None = None, remembered: Remembered = NOTHING,
     ) -> Reading:  # fmt: skip
         def read(part: slice) -> Reading:
-            return read_round(model, weights[part], truth, part, keys[part], settings, sent)
+            return read_round(model, weights[part], truth, part, keys[part], settings, sent, remembered)
 
         most = min(len(keys), max(1, self.chunk // settings.together))
         slices = _slices(len(keys), self._at_once(most, read, model, truth, settings))

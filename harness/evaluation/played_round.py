@@ -1,7 +1,7 @@
 """The round that victims play, and what a tap shows of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -36,6 +36,7 @@ class PlayedRound:
         images: (N, L*B, C, H, W); local step l uses examples l*B to (l+1)*B. labels: (N, L*B).
         keys: one per client.
         settings: a step of fewer than B examples has them in the first of its places.
+        remembered: what clients keep (N, ...) of rounds before; empty in a first one.
     """
 
     model: RowModel
@@ -44,6 +45,7 @@ class PlayedRound:
     labels: Tensor
     keys: tuple[Key, ...]
     settings: CellSettings
+    remembered: State = field(default_factory=dict)
 
     def look(self, repetition: int) -> Tensor:
         """The gradient read from the round, with noise of its own for each repetition.
@@ -52,7 +54,10 @@ class PlayedRound:
         (:class:`UpdateReading`); a secure sum has a row for each round of clients.
         """
         settings = self.settings
-        seen = self._read(self._context(repetition))
+        context = self._context(repetition)
+        seen = self._read(context)
+        if not repetition:
+            self.kept.update(context.client)
         # A control variate is a mean of gradients already.
         moved = settings.tap.of_update and settings.tap is not Tap.DELTA_C
         # Adding zero makes negative zeros positive, so that observations that are equal are equal to the bit.
@@ -63,6 +68,11 @@ class PlayedRound:
         """The updates (N, P) of the first look as they are at the tap, one of messages."""
         return self._read(self._context(0))
 
+    @cached_property
+    def kept(self) -> State:
+        """What clients keep (N, ...) of this round, once it was looked at."""
+        return {}
+
     @property
     def _steps(self) -> int:
         return self.settings.local_steps if self.settings.tap.of_update else 1
@@ -70,7 +80,7 @@ class PlayedRound:
     def _context(self, repetition: int) -> RoundContext:
         keys = tuple((*key, "look", repetition) if repetition else key for key in self.keys)
         context = round_context(self.settings, self.model, keys, dict(self._server), self._clients)
-        return replace(context, step_sizes=self.settings.step_sizes)
+        return replace(context, step_sizes=self.settings.step_sizes, client=dict(self.remembered))
 
     @property
     def _clients(self) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
 """What an adversary reads of victims' rounds: the gradient, and where they travel the running statistics beside it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -15,20 +16,29 @@ from harness.experiment import CellSettings
 from harness.models import RowModel
 from harness.models.batch_norm import Buffers, KnownBatches, recovered, shares_of
 
+Remembered = Mapping[str, Tensor]
+"""What clients keep (V, ...) from one round to the next, by name."""
+NOTHING: Remembered = MappingProxyType({})
+
 
 class Reading(NamedTuple):
     """Gradients (V, P), or (V, n, P) of every example, and running statistics (V, channels) after the local steps.
 
-    The latter are empty where the network has no BatchNorm in training mode.
+    The latter are empty where the network has no BatchNorm in training mode. ``kept``: what clients keep of the round
+    (V, ...) for their next one, which no adversary gets.
     """
 
     gradients: Tensor
     running: Buffers
+    kept: Remembered = NOTHING
 
     @classmethod
     def joined(cls, parts: list["Reading"]) -> "Reading":
         """Several victims' as one; the list is empty afterwards, since large networks fill the memory but once."""
-        running = {name: torch.cat([part.running[name] for part in parts]) for name in parts[0].running}
+        running, kept = (
+            {name: torch.cat([state[name] for state in every]) for name in every[0]}
+            for every in ([part.running for part in parts], [part.kept for part in parts])
+        )
         first, filled = parts[0].gradients, 0
         gradients = first.new_empty(sum(len(part.gradients) for part in parts), *first.shape[1:])
         del first
@@ -36,14 +46,19 @@ class Reading(NamedTuple):
             made = parts.pop(0).gradients
             gradients[filled : filled + len(made)] = made
             filled += len(made)
-        return cls(gradients, running)
+        return cls(gradients, running, kept)
 
 
 def read_round(
     model: RowModel, weights: Tensor, truth: Victims, part: slice, keys: list[Key], settings: CellSettings,
-    sent: Sent | None = None,
+    sent: Sent | None = None, remembered: Remembered = NOTHING,
 ) -> Reading:  # fmt: skip
-    """What the adversary makes of some victims' round; ``sent``: what a server that tampers sends to their clients."""
+    """What the adversary makes of some victims' round.
+
+    Args:
+        sent: what a server that tampers sends to their clients.
+        remembered: what all victims, each one client, keep (V, ...) of rounds before.
+    """
     images, labels = truth.images[part].to(weights), truth.labels[part].to(weights.device)
     together = settings.together
     if together > 1:
@@ -53,12 +68,14 @@ def read_round(
         )
         weights = weights.repeat_interleave(together, 0) if sent is None else sent.to_all(model, weights, together)
         keys = [(*key, "client", client) for key in keys for client in range(together)]
+    own = {name: values[part] for name, values in remembered.items()}
     if len(keys) == 1:
         # One row alone takes other CPU kernels than the same row among many.
         images, labels = images.repeat(2, *[1] * 4), labels.repeat(2, 1)
         weights, keys = weights.repeat(2, 1), keys * 2
+        own = {name: values.repeat(2, 1) for name, values in own.items()}
     rows = part.stop - part.start
-    played = PlayedRound(model, weights, images, labels, tuple(keys), settings)
+    played = PlayedRound(model, weights, images, labels, tuple(keys), settings, own)
     looks = (played.look(repetition)[:rows] for repetition in range(settings.observations))
     gradients = average(looks, settings.build_defense().sparse_at(settings.tap))
     # A secure sum is of the running statistics too.
@@ -66,7 +83,8 @@ def read_round(
         name: values.unflatten(0, (-1, together)).double().mean(1).to(values.dtype)[:rows]
         for name, values in played.running().items()
     }
-    return Reading(gradients, running)
+    kept = {name: values[:rows] for name, values in played.kept.items()} if together == 1 else {}
+    return Reading(gradients, running, kept)
 
 
 def known_batches(model: RowModel, running: Buffers, settings: CellSettings) -> KnownBatches | None:

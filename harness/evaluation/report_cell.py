@@ -58,6 +58,17 @@ def needs_labels(cell: CellResult) -> bool:
     return cell.verdict != "leaks" and _BLIND_TO_LABELS in cell.flags
 
 
+def _coarse(scored: Scored, verdict: Verdict) -> list[str]:
+    """An attack that knows the defense takes numbers in a coarser form for exact ones, and finds nothing."""
+    attack, seen = scored.settings.build_attack(), scored.scene.observation
+    # Nothing else is hidden where no noise is: the form is why it fails.
+    if attack.tier == "plain" or attack.reads_coding or verdict.verdict == "leaks" or seen.noise is not None:
+        return []
+    if seen.coding is None or seen.coding.bounds(seen.target[:1], seen.model.layout) is None:
+        return []
+    return ["takes numbers in a coarser form for exact ones; add --attack intervals"]
+
+
 def _stalled(scores: Scores) -> list[str]:
     """An outer iteration of L-BFGS is up to 20 steps: gradient evaluations say how many were taken."""
     if scores.stalled.sum() <= scores.victims / 2:
@@ -123,7 +134,7 @@ def cell_result(
         verdict=verdict.verdict,
         verdict_reason=_reason(scored.settings, verdict),
         controls=list(controls),
-        flags=[] if control else flags_of(scored, controls),
+        flags=[] if control else [*flags_of(scored, controls), *_coarse(scored, verdict)],
         bound=bound_of(scored),
         detectable=scored.scene.detectable,
         seconds=scored.seconds,

@@ -5,14 +5,15 @@ time, and plain averaging moves the model. Noise is new in every round, and foll
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from harness.base.coding import Coding
+from harness.base.coding import Coding, Largest
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.datasets import Dataset, Victims
@@ -26,7 +27,7 @@ from harness.observation import Chosen, Noise, Observation
 
 def moved(
     model: RowModel, weights: Tensor, truth: Victims, keys: Sequence[Key], settings: CellSettings, others: Dataset,
-    chunk: int = 128,
+    chunk: int = 128, remembered: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Tensor:  # fmt: skip
     """The weights (V, P) that a round leads to from weights (V, P), each victim's in a federation of its own.
 
@@ -38,6 +39,7 @@ def moved(
         settings: of the round.
         others: what the round's other clients hold: examples at random, none of the victim's.
         chunk: most clients trained together.
+        remembered: what the victims keep (V, ...) of rounds before; the other clients are new.
     """
     played, sums = _of_messages(settings), settings.build_defense().sums_securely
     clients, whole = settings.clients_per_round, settings.together > 1
@@ -50,11 +52,19 @@ def moved(
             (*key, "client", client) if client or whole else key for key in keys[rows] for client in range(clients)
         )
         start = weights[rows].repeat_interleave(clients, 0)
-        made = PlayedRound(model, start, images.to(weights), labels.to(weights.device), each, played).update()
+        kept = {name: _of_first(values[rows], clients) for name, values in remembered.items()}
+        made = PlayedRound(model, start, images.to(weights), labels.to(weights.device), each, played, kept).update()
         total = made * clients if sums else made.unflatten(0, (-1, clients)).sum(1)  # of a secure sum, it is the mean
         applied = [_applied(one, key, model, played) for one, key in zip(total, keys[rows], strict=True)]
         parts.append(torch.stack(applied))
     return (weights.double() + torch.cat(parts).to(weights.device)).to(weights.dtype)
+
+
+def _of_first(values: Tensor, clients: int) -> Tensor:
+    """Values (V, ...) for the first of each victim's clients (V * K, ...), and zeros for the others."""
+    every = values.new_zeros(len(values), clients, *values.shape[1:])
+    every[:, 0] = values
+    return every.flatten(0, 1)
 
 
 _ONE_STEP = {"local_steps": 1, "epochs": 1, "client_examples": None, "update_model": "first"}
@@ -150,7 +160,8 @@ def _in_units_of_its_own(one: Observation) -> bool:
     """Whether more than gradients and their noise is stated in the unit of gradients."""
     level = None if one.noise is None else one.noise.level
     held = level is not None and (level.least > 0 or level.most < math.inf)
-    stated = (one.cut, one.coding, one.correction, one.certainty, one.trained)
+    coding = None if isinstance(one.coding, Largest) and not one.coding.feedback else one.coding
+    stated = (one.cut, coding, one.correction, one.certainty, one.trained)
     return (
         held or one.by_steps or any(value is not None for value in stated) or bool(one.carrying and one.carrying.least)
     )

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from harness.base.coding import Coding, Largest
 from harness.base.errors import UsageError
 from harness.base.vectors import Grouping, Layout, clip, noise_deviation
 from harness.federation.context import RoundContext, State
@@ -403,6 +404,10 @@ class KeepLargest(Operation):
         counts = tuple(size - _lost(size, self.lost) for size in layout.groups(self.grouping))
         # Of what was kept from earlier rounds nobody knows what it adds.
         return Chosen(counts, self.grouping, "unknown" if self.error_feedback else "largest")
+
+    @property
+    def coding(self) -> Coding | None:
+        return Largest(grouping=self.grouping, feedback=self.error_feedback) if self.lost else None
 
     @property
     def subject(self) -> str:

@@ -1,7 +1,7 @@
 """Operations that make numbers coarser on their way to the server, and the memory of what was lost."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -22,25 +22,29 @@ _DETERMINISTIC = "a deterministic function of the data has no epsilon"
 
 @dataclass(frozen=True)
 class Quantise(Operation):
-    """Rounds every number of an update to the nearest that a coarser form has (:mod:`harness.base.coding`)."""
+    """Rounds every number of an update to the nearest that a coarser form has (:mod:`harness.base.coding`).
+
+    ``bits``: of integers (``int8``).
+    """
 
     kind: Kind = "int8"
+    bits: int = 8
 
     points = (Point.MESSAGE,)
 
     def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
-        return Coding(self.kind).of(rows, context.layout.sizes)
+        return self.coding.of(rows, context.layout.sizes)
 
     @property
     def coding(self) -> Coding:
-        return Coding(self.kind)
+        return Coding(self.kind, bits=self.bits)
 
     @property
     def subject(self) -> str:
         return "updates"
 
     def words(self) -> str:
-        return self.said or f"numbers are {Coding(self.kind).words()}"
+        return self.said or f"numbers are {self.coding.words()}"
 
     def statements(self, facts: PrivacyFacts) -> list[Statement] | None:
         return states_nothing(_DETERMINISTIC, "client")
@@ -127,7 +131,7 @@ class ErrorFeedback(Operation):
 
     @property
     def coding(self) -> Coding | None:
-        return self.inner.coding
+        return self.inner.coding and replace(self.inner.coding, feedback=True)
 
     def chosen(self, layout: Layout) -> Chosen | None:
         # Of what was kept from earlier rounds nobody knows what it adds.

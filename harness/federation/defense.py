@@ -12,7 +12,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
-from harness.base.coding import Coding
+from harness.base.coding import Coding, Largest
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout
 from harness.federation.clip_and_noise import AnyClip, GaussianNoise
@@ -224,14 +224,18 @@ class Defense:
     def coding_at(self, tap: Tap) -> Coding | None:
         """Return the coarser form of an update's numbers at ``tap``, in its units; None without, or before a change."""
         passed = [one for _, one in self.flow() if one.acts and _passed(tap, one)]
-        coded = [place for place, one in enumerate(passed) if one.coding is not None]
+        written = [one.coding for one in passed]
+        coded = [place for place, one in enumerate(written) if one is not None and not isinstance(one, Largest)]
+        if not coded:  # of several choices of coordinates, none is of the largest of all
+            coded = [place for place, one in enumerate(written) if one is not None]
         if len(coded) != 1 or not all(one.only_adds for one in passed[coded[0] + 1 :]):
             return None
         return passed[coded[0]].coding
 
     def codes(self, tap: Tap) -> bool:
         """Return whether numbers of an update are made coarser before ``tap``."""
-        return any(one.coding is not None and _passed(tap, one) for _, one in self.flow())
+        written = (one.coding for _, one in self.flow() if _passed(tap, one))
+        return any(one is not None and not isinstance(one, Largest) for one in written)
 
     @property
     def disguises(self) -> tuple[Callable[[Tensor], Tensor], ...]:

@@ -17,7 +17,7 @@ from harness.datasets.prior import fit_prior
 from harness.datasets.public import NONE, among, first_copies, require_enough
 from harness.evaluation.observe import Room, Scene, Stage
 from harness.evaluation.played_round import Key
-from harness.evaluation.reading import Reading
+from harness.evaluation.reading import NOTHING, Reading, Remembered
 from harness.experiment import CellSettings
 from harness.judging.declared import noise_of
 from harness.judging.federation import CapturedClients
@@ -120,20 +120,22 @@ class CapturedStage(Stage):
         return self._captured.before[: len(keys)]
 
     def next_weights(
-        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings, others: Dataset
-    ) -> Tensor:
+        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,
+        others: Dataset, remembered: Remembered = NOTHING,
+    ) -> Tensor:  # fmt: skip
         return self._rounds[settings.round - self._declared.round + 1].before[: len(keys)].to(weights)
 
     def look(
-        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings
-    ) -> Reading:
+        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,
+        remembered: Remembered = NOTHING,
+    ) -> Reading:  # fmt: skip
         ours, said = ((one.defense, one.defense_args, one.tap) for one in (settings, self._declared))
         # Where no noise is declared none is there to be turned off, or up.
         if ours == said and (settings.noise_scale == self._declared.noise_scale or not self._noisy):
             seen = self._rounds[settings.round - self._declared.round]
             running = {name: values[: len(keys)].to(weights.device) for name, values in seen.running.items()}
             return Reading(seen.target[: len(keys)].to(weights), running)
-        return super().look(model, weights, truth, keys, settings)
+        return super().look(model, weights, truth, keys, settings, remembered)
 
 
 class GroupsStage(Stage):
@@ -172,9 +174,10 @@ class SimulatedStage(CapturedStage):
     plays: ClassVar[bool] = True
 
     def look(
-        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings
-    ) -> Reading:
-        return Stage.look(self, model, weights, truth, keys, settings)
+        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,
+        remembered: Remembered = NOTHING,
+    ) -> Reading:  # fmt: skip
+        return Stage.look(self, model, weights, truth, keys, settings, remembered)
 
 
 def _truth_of(captured: CapturedClients) -> Dataset:

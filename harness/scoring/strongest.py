@@ -28,7 +28,8 @@ attack that knows it was tried and failed, the reason of ``resilient`` ends with
 
 ``resilient`` needs an attack that was withstood; where a *suite* was tried, one of the highest tier that is possible
 there. Where a defense has no noise of a declared law, one of them has to know the defense: it changes the form of what
-is sent, and the failure of an attacker who takes that for a gradient says nothing.
+is sent, and the failure of an attacker who takes that for a gradient says nothing. What numbers in a coarser form tell
+(``reads_coding``) is a part of that knowledge. No theorem bounds what such a defense leaks, and the reason says so.
 
 Where *several* examples lie behind one observation (a batch, local steps, a sum of clients), ``resilient`` needs two
 attackers that are fit for several, whoever named them: one that reconstructs and knows the defense, and a membership
@@ -155,6 +156,8 @@ def strongest(
             reason = f"no attack leaks, but {KNOWS} was not tried and withstood" + ("" if suite else WHOLE_SUITE)
             return replace(decision, verdict="inconclusive", reason=reason)
         reason += ", by attackers who do not know the noise" if noisy else ""
+    if decision.verdict == "resilient" and formed:
+        reason += "; bound: none"  # no noise, no theorem: an observation about these attackers alone
     return replace(decision, reason=reason)
 
 

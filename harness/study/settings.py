@@ -16,6 +16,8 @@ from harness.training.settings import BatchSampling, ClientSampling
 Defenses = tuple[tuple[str, dict[str, Any]], ...]
 
 _NOISE = ("sigma", "amount", "noise_multiplier", "relative_noise_stddev", "sensitivity", "dp_sensitivity")
+#: What is climbed where numbers are made coarser, and nothing is proven at any of them.
+BITS = "bits"
 
 
 class FrontierSettings(BaseModel):
@@ -70,13 +72,15 @@ def usual(full: bool) -> Grid:
 
 
 def noise_setting(defense: str) -> str:
-    """The setting that the level of a defense's noise goes by.
+    """The setting that the level of a defense's noise, or the bits of its numbers, go by.
 
     Raises:
         UsageError: it has none.
     """
     own = usual_defense(defense)
-    found = next((name for name in own if name.rpartition(".")[2] in _NOISE), None)
+    found = next((name for name in own if name.rpartition(".")[2] in (*_NOISE, BITS)), None)
     if found is None:
-        raise UsageError(f"{defense} has no noise to raise; name a defense with {' or '.join(_NOISE)}, as fed_cdp")
+        raise UsageError(
+            f"{defense} has no noise to raise; name a defense with {' or '.join(_NOISE)}, as fed_cdp, or quantization"
+        )
     return found

@@ -25,6 +25,7 @@ TABLE: list[tuple[str, dict[str, Any], str, float]] = [
     ("dlg", {"max_iterations": 15}, "lenet", 1.0),
     ("idlg", {"max_iterations": 15}, "lenet", 0.75),
     ("learned", {"simulations": 300}, "mlp", 0.25),  # linear in the gradient, whatever the label
+    ("intervals", {"max_iterations": 10}, "lenet", 1.0),
     ("levels", {"draws": 160}, "mlp", 0.0),  # of an image it only learns the sizes of its gradient
     ("loki", {"bins": 16}, "mlp", 1.0),
     ("map", {"max_iterations": 10}, "lenet", 1.0),

@@ -12,7 +12,7 @@ from scipy.stats import binom, norm
 from torch import Tensor, nn
 
 from harness.attacks.identify import Identify
-from harness.attacks.residual import FLOOR, _gaussian_tail, misfit
+from harness.attacks.residual import FLOOR, gaussian_tail, misfit
 from harness.models import RowModel
 from harness.observation import Clipping, Noise, Observation
 
@@ -285,10 +285,10 @@ def test_a_noise_that_was_not_applied_is_named_at_the_best_candidate(victims: Vi
 
 def test_far_beyond_uniform_noise_the_way_back_is_known() -> None:
     beyond = torch.tensor([-5.0, 0.0, 5.0, 29.0, 31.0, 1e3, 1e5, 1e12], requires_grad=True)
-    found = _gaussian_tail(beyond)
+    found = gaussian_tail(beyond)
     (slope,) = torch.autograd.grad(found.sum(), beyond)
     truth = -norm.logsf(beyond.detach().double().numpy())
     torch.testing.assert_close(found.double(), torch.from_numpy(truth), rtol=1e-5, atol=1e-9)
     far = beyond.detach() >= 29
     torch.testing.assert_close(slope[far], beyond.detach()[far], rtol=2e-3, atol=0.0)
-    assert _gaussian_tail(torch.tensor([1e30])).isfinite().all()
+    assert gaussian_tail(torch.tensor([1e30])).isfinite().all()

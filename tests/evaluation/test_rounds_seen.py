@@ -2,7 +2,9 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +12,12 @@ import torch
 from scipy.stats import norm
 
 from harness.attacks import ATTACKS
+from harness.attacks.intervals import as_written, bounds_of
 from harness.base.errors import UsageError
 from harness.base.vectors import clip
 from harness.evaluation.observe import Stage
 from harness.evaluation.promised import promised
-from harness.evaluation.report_cell import limit_of
+from harness.evaluation.report_cell import _coarse, limit_of
 from harness.evaluation.rounds_seen import _apart, combined
 from harness.experiment import cell_settings
 from harness.models import RowModel
@@ -22,6 +25,7 @@ from harness.models.over_rounds import ModelOverRounds
 from harness.observation import Clipping, Noise, NoiseLevel, Observation
 from harness.privacy import GaussianLimit, NoLimit, PureLimit
 from harness.privacy import combined as limits_combined
+from harness.scoring import Verdict
 
 SHAPE, TRIALS, SIGMA = (1, 3, 3), 4000, 4.0
 CELL = {"dataset": "digits", "model": "logistic", "defense": "fed_cdp", "attack": "identify", "prior": "auto",
@@ -293,3 +297,44 @@ def test_the_model_moves_by_the_mean_of_all_clients(tmp_path: object) -> None:
         held = torch.tensor([own, *beside])
         made = model.per_example_gradients(first[row][None], data.images[held][None], data.labels[held][None])
         assert torch.allclose(second[row], first[row] - 0.05 * made[0].mean(0), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("defense", "settings"),
+    [("paper:top-k", {"share": 0.2}), ("paper:signSGD", {"error_feedback": True, "scaled": True})],
+)
+def test_error_feedback_goes_on_to_the_next_round(defense: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    """The bounds of what was written hold the truth only with what every round before has lost."""
+    scene = Stage(tmp_path, 64).set(
+        cell_settings(
+            **CELL | {"defense": defense, "defense_args": settings, "attack": "intervals", "tap": "T1.out",
+                      "rounds_seen": 3, "victims": 1}
+        )
+    )  # fmt: skip
+    seen, truth = scene.observation, scene.truth
+    own = seen.model.gradient(seen.weights, truth.images, truth.labels)
+    low, high = bounds_of(seen)
+    slack = 1e-3 * seen.target.abs().amax()
+    for candidate, holds in ((as_written(seen, own), True), (own, False)):
+        assert bool(((low - slack <= candidate) & (candidate <= high + slack)).all()) is holds
+
+
+def test_what_clients_remember_of_rounds_that_nobody_saw_is_refused() -> None:
+    """Error feedback is known from an empty memory on; that of other defenses is not."""
+    asked = CELL | {"defense": "paper:top-k", "defense_args": {}, "attack": "cpl", "tap": "T1.out", "rounds_seen": 2}
+    assert cell_settings(**asked).rounds_seen == 2
+    for other in ({"tap": "T2.step"}, {"defense": "quantile"}, {"defense": "paper:top-k+paper:signSGD"}):
+        with pytest.raises(UsageError, match="remembers earlier rounds, which is not combined"):
+            cell_settings(**asked | other)
+
+
+def test_an_attack_that_takes_rounded_numbers_for_exact_ones_is_not_fit(tmp_path: Path) -> None:
+    found = {}
+    for attack in ("map", "intervals", "cpl", "identify"):
+        settings = cell_settings(
+            **CELL | {"defense": "quantization", "defense_args": {"bits": 2}, "attack": attack, "tap": "T1.out"}
+        )
+        scored: Any = SimpleNamespace(settings=settings, scene=Stage(tmp_path, 64).set(settings))
+        found[attack] = bool(_coarse(scored, Verdict("resilient", "")))
+        assert not _coarse(scored, Verdict("leaks", ""))
+    assert found == {"map": True, "intervals": False, "cpl": False, "identify": False}

@@ -101,7 +101,9 @@ FORMED: dict[str, tuple[list[Attempt], str, str]] = {
     "an informed one that is not fit": (
         [resists(), replace(resists("map"), informed=True, flags=("stalled",))], "inconclusive", FORM,
     ),
-    "an informed one that withstood": ([resists(), replace(resists("map"), informed=True)], "resilient", "at most 4.6"),
+    "an informed one that withstood": (
+        [resists(), replace(resists("map"), informed=True)], "resilient", "; bound: none",
+    ),
     "one that tells truths": ([resists(), told(False)], "resilient", "at most 4.6%"),
     "a plain leak is a leak": ([leaks()], "leaks", "images come back"),
 }  # fmt: skip

@@ -127,6 +127,8 @@ def test_the_level_of_a_frameworks_filter_is_its_own_setting(defense: str, setti
 MISTAKES = {
     "no noise": (["--defense", "pruning"], "no noise to raise"),
     "no number": (["--sigma", "many"], "--sigma takes numbers"),
+    "noise of a quantizer": (["--defense", "quantization"], "levels of quantization are bits; name bits with --bits"),
+    "half a bit": (["--defense", "quantization", "--bits", "2.5"], "drop one of them"),
     "negative": (["--sigma=-1"], "sigma"),
     "unknown data": (["--dataset", "cancr"], "cancer"),
     "unknown weights": (["--attacked", "both"], "attacked"),
@@ -231,3 +233,22 @@ def test_what_is_printed_says_what_a_reader_must_know(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     with pytest.raises(ValueError, match="no point"):
         save_frontier(tmp_path / "c.png", document.model_copy(update={"points": []}))
+
+
+def test_bits_are_climbed_as_noise_is(harness: Harness) -> None:
+    line = ["frontier", "--dataset", "digits", "--bits", "2,8", "--attack", "cpl,intervals", "--surface", "1",
+            "--rounds", "1", "--victims", "3"]  # fmt: skip
+    finished = harness(*line, "--json", "--out", "bits")
+    assert finished.code == 0
+    points = json.loads(finished.out)["points"]
+    assert [(one["setting"], one["level"]) for one in points] == [(None, None), ("bits", 2.0), ("bits", 8.0)]
+    assert all(one["epsilon"] is None and one["ceiling"] is None for one in points)
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    (["--bits", "2.5"], "--bits takes whole numbers"), (["--bits", "1"], "from 2 on"),
+    (["--bits", "4", "--defense", "fed_cdp"], "levels of fed_cdp are noise; drop --bits"),
+])  # fmt: skip
+def test_bits_that_are_none(harness: Harness, options: list[str], said: str) -> None:
+    finished = harness("frontier", *options, "--out", "f")
+    assert (finished.code, finished.err.count("\n")) == (2, 1) and said in finished.err
