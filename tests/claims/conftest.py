@@ -173,19 +173,21 @@ def second_computation() -> type[Second]:
 
 
 @pytest.fixture(scope="session")
-def python_with(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def python_with(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """The Python of an environment of its own with packages, made from the index.
 
     It lies under their names (``flwr==1.42.0``, or several with spaces between) in the folder that HARNESS_PACKAGES
-    names. What they do not ask for, such as torch, comes from the environment of the tests.
+    names. What they do not ask for, such as torch, comes from the environment of the tests. Where their requirements
+    cannot be met as they are, ``steps`` says what is installed instead, one after the other.
     """
     folder = Path(os.environ.get("HARNESS_PACKAGES") or tmp_path_factory.mktemp("environments"))
 
-    def made(packages: str) -> Path:
+    def made(packages: str, *steps: str) -> Path:
         python = folder / packages / "bin" / "python"
         if not python.exists():
             venv.create(folder / packages, with_pip=True)
-            subprocess.run([python, "-m", "pip", "install", "--quiet", *packages.split()], check=True, timeout=1800)
+            for step in steps or (packages,):
+                subprocess.run([python, "-m", "pip", "install", "--quiet", *step.split()], check=True, timeout=1800)
         own = sysconfig.get_paths(vars={"base": str(folder / packages)})["purelib"]
         beside = f"import site; site.addsitedir({sysconfig.get_paths()['purelib']!r})"
         Path(own, "beside.pth").write_text(beside)
