@@ -29,11 +29,9 @@ FLOWER = """
 import importlib, json, sys
 from types import SimpleNamespace
 import numpy as np
-try:
-    from flwr.clientapp.mod import LocalDpMod
-except ImportError:
-    from flwr.client.mod import LocalDpMod
-from flwr.common import ArrayRecord, MetricRecord, RecordDict
+from flwr.clientapp.mod import LocalDpMod
+from flwr.clientapp.mod import centraldp_mods as mods
+from flwr.common import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp import strategy as kinds
 
 given = json.load(sys.stdin)
@@ -54,6 +52,12 @@ def message(flat):
 def sent(reply):
     return np.concatenate([one.ravel() for one in reply.to_numpy_ndarrays()]).tolist()
 
+def clipped(row, kind, bound):  # by a client, as the server asks it to
+    mod = mods.adaptiveclipping_mod if "Adaptive" in kind else mods.fixedclipping_mod
+    asked = message(nothing)
+    asked.content["config"] = ConfigRecord({mods.KEY_CLIPPING_NORM: bound})
+    return mod(asked, None, lambda *_: message(row))
+
 nothing = np.zeros(len(given["rows"][0]))
 if "local" in given:
     mod = LocalDpMod(**given["local"])
@@ -65,7 +69,10 @@ else:
     strategy, out = kind(inner, **given["settings"]), []
     for _ in range(given["rounds"]):
         strategy.current_arrays = ArrayRecord(arrays(nothing))
-        made, _ = strategy.aggregate_train(1, [message(row) for row in given["rows"]])
+        replies = [message(row) for row in given["rows"]]
+        if given["kind"].startswith("Client"):
+            replies = [clipped(row, given["kind"], strategy.clipping_norm) for row in given["rows"]]
+        made, _ = strategy.aggregate_train(1, replies)
         out.append(sent(made) + [strategy.clipping_norm])
 print(json.dumps(out))
 """
@@ -134,6 +141,7 @@ from pfl.internal.platform.selector import get_platform
 from pfl.privacy.adaptive_clipping import AdaptiveClippingGaussianMechanism
 from pfl.privacy.ftrl_mechanism import BandedMatrixFactorizationMechanism
 from pfl.privacy.gaussian_mechanism import GaussianMechanism
+from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 from pfl.stats import MappedVectorStatistics
 
 given = json.load(sys.stdin)
@@ -143,7 +151,10 @@ if "rounds" not in given:
         1.0, given["iterations"], given["apart"], lambda times: SimpleNamespace(cohort_noise_parameter=1.0))
     print(json.dumps(made.query_matrix.tolist()))
     sys.exit()
-one = AdaptiveClippingGaussianMechanism(lambda bound: GaussianMechanism(bound, given["noise"]), **given["settings"])
+if given["settings"]:
+    one = AdaptiveClippingGaussianMechanism(lambda bound: GaussianMechanism(bound, given["noise"]), **given["settings"])
+else:
+    one = CentrallyAppliedPrivacyMechanism(GaussianMechanism(2.0, given["noise"]))
 out = []
 for now in range(given["rounds"]):
     total = None
@@ -153,7 +164,8 @@ for now in range(given["rounds"]):
         total = stats if total is None else total + stats
     central = SimpleNamespace(cohort_size=len(given["rows"]), seed=now)
     total, _ = one.postprocess_server(stats=total, central_context=central, aggregate_metrics=None)
-    out.append((total["w"] / total.weight).tolist() + [one.mutable_clipping_bound.value()])
+    bound = one.mutable_clipping_bound.value() if given["settings"] else 2.0
+    out.append((total["w"] / total.weight).tolist() + [bound])
 print(json.dumps(out))
 """
 TFF = """
@@ -274,14 +286,15 @@ def played(own: Defense, rows: Tensor, layout: Layout, rounds: int) -> list[Tens
     return made
 
 
-STRATEGIES = [
-    ("ServerSideFixedClipping", {"noise_multiplier": 0.0, "clipping_norm": 2.0, "num_sampled_clients": 3}, LAYOUT),
-    ("ServerSideFixedClipping", {"noise_multiplier": 1.0, "clipping_norm": 2.0, "num_sampled_clients": 7}, LARGE),
-    ("ServerSideAdaptiveClipping", {"noise_multiplier": 0.0, "num_sampled_clients": 3, "initial_clipping_norm": 1.0,
+SIDES = [
+    ("SideFixedClipping", {"noise_multiplier": 0.0, "clipping_norm": 2.0, "num_sampled_clients": 3}, LAYOUT),
+    ("SideFixedClipping", {"noise_multiplier": 1.0, "clipping_norm": 2.0, "num_sampled_clients": 7}, LARGE),
+    ("SideAdaptiveClipping", {"noise_multiplier": 0.0, "num_sampled_clients": 3, "initial_clipping_norm": 1.0,
                                     "clipped_count_stddev": 0.0}, LAYOUT),
-    ("ServerSideAdaptiveClipping", {"noise_multiplier": 1.0, "num_sampled_clients": 50, "clip_norm_lr": 1e-3,
+    ("SideAdaptiveClipping", {"noise_multiplier": 1.0, "num_sampled_clients": 50, "clip_norm_lr": 1e-3,
                                     "initial_clipping_norm": 2.0}, LARGE),
 ]  # fmt: skip
+STRATEGIES = [(side + kind, *more) for side in ("Server", "Client") for kind, *more in SIDES]
 
 
 @pytest.mark.parametrize("package", FLWR)
@@ -362,6 +375,18 @@ def test_adaptive_clip_of_pfl(noise: float, layout: Layout, python_with: Python)
     )
     own = build(DEFENSES, "pfl:AdaptiveClippingGaussianMechanism", {**settings, "relative_noise_stddev": noise})
     made = torch.stack(played(own, rows, layout, rounds))
+    if noise == 1:
+        assert same_law(found[:, :-1], made[:, :-1])
+    else:
+        torch.testing.assert_close(found, made, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("noise", "layout"), [(1e-7, LAYOUT), (1.0, LARGE)])
+def test_central_noise_of_pfl(noise: float, layout: Layout, python_with: Python) -> None:
+    rows = updates(layout)
+    found = package_says(PFLS, python_with, {"rows": rows.tolist(), "noise": noise, "rounds": 1, "settings": {}})
+    settings = {"clipping_bound": 2.0, "relative_noise_stddev": noise}
+    made = torch.stack(played(build(DEFENSES, "pfl:CentrallyAppliedPrivacyMechanism", settings), rows, layout, 1))
     if noise == 1:
         assert same_law(found[:, :-1], made[:, :-1])
     else:
