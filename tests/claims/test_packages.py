@@ -22,6 +22,7 @@ from harness.claims.filters import FILTERS
 pytestmark = pytest.mark.slow
 
 ABSENT = "AttributeError"  # what the version does not have
+BEFORE = "ModuleNotFoundError"  # and the module
 
 
 @dataclass(frozen=True)
@@ -221,6 +222,21 @@ def folded():
     made = [masks.pseudo_rand_gen(seed, 1 << 32, [(5,)])[0].tolist() for seed in (one, other)]
     return made[0] == made[1]
 
+def accountant(relation="ADD_OR_REMOVE_ONE", sampling="NO_AMPLIFICATION"):
+    kinds = importlib.import_module("flwr.supercore.privacy_accounting")
+    made = importlib.import_module("flwr.supercore.privacy_accounting.rdp_accountant").RdpAccountant
+    return made(kinds.PrivacyConfig(1e-5, 2, getattr(kinds.NeighboringRelation, relation),
+                                    getattr(kinds.SamplingMethod, sampling)))
+
+def counted(inner=None, numbers=(1, 1), **settings):  # what three rounds of two clients spend
+    strategy = new.DifferentialPrivacyServerSideFixedClipping(
+        inner or new.FedAvg(), 1.0, 1.0, 2, accountant=accountant(**settings))
+    strategy.current_arrays = strategy.strategy.current_arrays = common.ArrayRecord([np.zeros(1)])
+    for now in range(1, 4):
+        list(strategy._prepare_accounting(now, [None, None]))
+        strategy.aggregate_train(now, [message([[1.0]], **{"num-examples": one}) for one in numbers])
+    return strategy.privacy_spent().epsilon
+
 def defaults(kind):
     return {name: one.default for name, one in inspect.signature(kind).parameters.items()
             if one.default is not inspect.Parameter.empty}
@@ -369,6 +385,30 @@ def factor(norm, bound):
     moved = stepped(inputs, 1.0, module=module, noise_multiplier=0.0, max_grad_norm=bound, loss_reduction="sum")[1]
     return float(moved[0]) / norm
 
+def ghost(inputs, scale=0.0, sigma=1.0, bound=1.0, module=None):  # as stepped, without gradients of examples
+    class Loss(torch.nn.Module):
+        reduction = "sum"
+
+        def forward(self, outputs, _):
+            each = (outputs * scale).sum(1)
+            return each if self.reduction == "none" else each.sum()
+
+    torch.manual_seed(0)
+    module = module or torch.nn.Linear(400, 500, bias=False)
+    loader = DataLoader(TensorDataset(torch.zeros(64, 400)), batch_size=16)
+    module, optimizer, loss, _ = PrivacyEngine().make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), data_loader=loader, criterion=Loss(),
+        noise_multiplier=sigma, max_grad_norm=bound, loss_reduction="sum", grad_sample_mode="ghost")
+    before = [one.detach().clone() for one in module.parameters()]
+    loss(module(inputs), torch.zeros(len(inputs))).backward()
+    optimizer.step()
+    return torch.cat([(old - new.detach()).flatten() for old, new in zip(before, module.parameters())])
+
+def one_weight():
+    module = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(module.weight)
+    return module
+
 def rate(n, b, **settings):
     engine = stepped(torch.zeros(2, 400), n=n, b=b, **settings)[0]
     return engine.accountant.history[0][1]
@@ -421,6 +461,7 @@ logging.disable(logging.CRITICAL)
 os.chdir(tempfile.mkdtemp())
 import numpy as np
 import torch
+from pfl.data.sampling import MinimizeReuseUserSampler
 from pfl.internal.ops import pytorch_ops
 from pfl.internal.ops.selector import set_framework_module
 set_framework_module(pytorch_ops)
@@ -737,6 +778,18 @@ FACTS: dict[str, list[Fact]] = {
         of_messages(f"{FIXED}: K = max(int(N fraction), least), without replacement", "sampled()", [20, 20, 4]),
         of_messages(f"{FIXED}: behind a secure mean every client's is clipped: K times the same", "secure(0.0, 4, 4)",
                     1.0),
+        *(
+            Fact(f"{FIXED}: since 1.42.0 {said}", expression, expected,
+                 older={"flwr==1.29.0": BEFORE, "flwr==1.12.0": ABSENT})
+            for said, expression, expected in (
+                ("an accountant counts 9.01 for adding or removing, 3 rounds at z 1", "counted()", 9.00996),
+                ("which for replacing a client is refused", "counted(relation='REPLACE_ONE')", "ValueError: Unsupp"),
+                ("and with samples", "counted(relation='REPLACE_ONE', sampling='WITHOUT_REPLACEMENT')",
+                 "ValueError: Fixed-clipping"),
+                ("and for unequal weights", "counted(numbers=(1, 2))", "ValueError: Accounted"),
+                ("and for other strategies", "counted(new.FedAdam())", "ValueError: Fixed-clipping"),
+            )
+        ),
         Fact("2.5 its defaults", "[v for k, v in defaults(old.DifferentialPrivacyServerSideAdaptiveClipping).items()]",
              [0.1, 0.5, 0.2, None]),
         Fact("2.5 z >= 2 s_b raises, s_b = K'/20: z 1 needs more than 10 clients",
@@ -864,6 +917,8 @@ FACTS: dict[str, list[Fact]] = {
         Fact("4 empty batches get noise too", "float(stepped(torch.zeros(0, 400))[1][0].std()) * 16", 1.0, 0.01),
         Fact("4 per_layer: noise by sqrt(sum C_i^2)", "layers([1.0, 2.0])", 5**0.5, 0.01),
         Fact("4 a list of other length is refused", "layers([1.0])", "AssertionError"),
+        Fact("4 ghost: the same law", "[float(ghost(torch.zeros(16, 400), sigma=1.5, bound=2.0).std()), "
+             "float(ghost(torch.tensor([[4.0], [0.5]]), 1.0, 0.0, module=one_weight()))]", [3.0, 1.5], 0.01),
         Fact("4 adaptive: the accountant is fed z since 1.6.0",
              "adaptive(torch.zeros(16, 400))[0].accountant.history[0][0]", 1.0, older={"opacus==1.5.4": 1.809068}),
         Fact("4 adaptive: noise is z_D", "float(adaptive(torch.zeros(16, 400))[1][0].std())", 1.809068, 0.01),
@@ -896,6 +951,11 @@ FACTS: dict[str, list[Fact]] = {
              [3.730632, 0.600229], 1e-4),
         Fact("7 Laplace: L1", "clipped(LaplaceMechanism(1.0, 2.0), [3.0], [1.0])", [0.75, 0.25]),
         Fact("7 Laplace: scale C/epsilon", "float(np.abs(noise(LaplaceMechanism(3.0, 2.0))).mean())", 1.5, 0.02),
+        Fact("7 the same seed of the server makes the same noise", "(noise(GaussianMechanism(3.0, 0.5), 9) == "
+             "noise(GaussianMechanism(3.0, 0.5), 9)).all().item()", True),
+        Fact("7 cohorts cycle through the users: no Poisson samples",
+             "(lambda sampler: [sampler() for _ in range(6)])(MinimizeReuseUserSampler([1, 2, 3]))",
+             [1, 2, 3, 1, 2, 3]),
         Fact("7 noise_scale is 1 by default", "accountant(1.0, 1, 1.0).noise_scale", 1.0),
         Fact("7 CIFAR: sigma .4674 is epsilon 2", "accountant(0.46743, 1500, 1e-4).epsilon", 2.0, 2e-3),
         Fact("7 of which 50 clients get .0234", "accountant(0.46743, 1, 1.0, noise_scale=0.05).cohort_noise_parameter",
