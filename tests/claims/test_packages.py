@@ -56,10 +56,7 @@ for said, expression in given:
         found[said] = eval(expression)
     except Exception as error:
         found[said] = f"{type(error).__name__}: {error}"[:200]
-print(json.dumps(found), flush=True)
-if "psutil" in globals():
-    for one in psutil.Process().children(recursive=True):  # which would keep the output open
-        one.kill()
+print(json.dumps(found))
 """
 FLOWER = """
 import importlib, inspect, json, logging, math, sys, warnings
@@ -662,12 +659,14 @@ def shifted():
     return (data - [float(one) for one in metadata["int_to_float"].values()]).tolist()
 """
 TFF = """
-import inspect, json, math, os, sys
+import atexit, inspect, json, math, os, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy as np
 import psutil
 import tensorflow as tf
 import tensorflow_federated as tff
+# Its workers would keep the output open.
+atexit.register(lambda: [one.kill() for one in psutil.Process().children(recursive=True)])
 DP, ZEROED = tff.aggregators.DifferentiallyPrivateFactory, tff.learning.dp_aggregator
 SPEC = tf.TensorSpec([20_000])
 
@@ -690,7 +689,8 @@ def levels(factory, rounds=1):  # the deviation of all that was applied so far, 
 def events(factory):
     found = played(factory, [[0.0]])[1][-1].dp_event
     parts = getattr(found, "events", [found])
-    return [[one.class_name.decode(), getattr(one, "noise_multiplier", None)] for one in parts]
+    levels = [getattr(one, "noise_multiplier", None) for one in parts]
+    return [[one.class_name.decode(), z if z is None else float(z)] for one, z in zip(parts, levels)]
 
 def bound(*norms, z=0.0, count=None, **settings):  # of gaussian_adaptive, after a round of updates so long
     factory = DP.gaussian_adaptive(z, count or len(norms), initial_l2_norm_clip=1.0, **settings)

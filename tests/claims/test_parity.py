@@ -169,13 +169,15 @@ for now in range(given["rounds"]):
 print(json.dumps(out))
 """
 TFF = """
-import json, os, sys
+import atexit, json, os, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy as np
 import psutil
 import tensorflow as tf
 import tensorflow_federated as tff
 
+# Its workers would keep the output open.
+atexit.register(lambda: [one.kill() for one in psutil.Process().children(recursive=True)])
 given, out = json.load(sys.stdin), []
 rows = [np.asarray(row, np.float32) for row in given["rows"]]
 if given["kind"] == "tree_aggregation":
@@ -190,9 +192,7 @@ for _ in range(given["rounds"]):
     if given["kind"] == "gaussian_adaptive":
         bound = float(state.query_state.numerator_state.sum_state.l2_norm_clip)
     out.append(np.array(made.result, float).tolist() + [bound])
-print(json.dumps(out), flush=True)
-for one in psutil.Process().children(recursive=True):  # which would keep the output open
-    one.kill()
+print(json.dumps(out))
 """
 JAX = """
 import json, sys
