@@ -668,7 +668,7 @@ import tensorflow_federated as tff
 # Its workers would keep the output open.
 atexit.register(lambda: [one.kill() for one in psutil.Process().children(recursive=True)])
 DP, ZEROED = tff.aggregators.DifferentiallyPrivateFactory, tff.learning.dp_aggregator
-SPEC = tf.TensorSpec([20_000])
+SHAPE = tf.TensorSpec([20_000])
 
 def played(factory, *rounds):  # what is applied in each round, and the states before and after
     process = factory.create(tff.TensorType(np.float32, [len(rounds[0][0])]))
@@ -1056,10 +1056,10 @@ FACTS: dict[str, list[Fact]] = {
         Fact("8 dp_aggregator: quantile .98 and rate ln 10, without noise: one of two clients moves it",
              "[zeroes_above(1.0, 1.0), zeroes_above(25.0, 1.0)]", [10 * 10**-0.02, 10 * 10**0.48]),
         Fact("8 tree_aggregation: a node has noise z C, and sums of rounds the least that follows from the nodes",
-             "levels(DP.tree_aggregation(2.0, 4.0, 3.0, SPEC), 4)",
+             "levels(DP.tree_aggregation(2.0, 4.0, 3.0, SHAPE), 4)",
              [1.5, 1.5 * (2 / 3) ** 0.5, 1.5 * (5 / 3) ** 0.5, 1.5 * (4 / 7) ** 0.5], 0.03),
         Fact("8 tree_aggregation: with use_efficient=False that of the nodes themselves",
-             "levels(DP.tree_aggregation(2.0, 4.0, 3.0, SPEC, use_efficient=False), 4)",
+             "levels(DP.tree_aggregation(2.0, 4.0, 3.0, SHAPE, use_efficient=False), 4)",
              [1.5, 1.5, 1.5 * 2**0.5, 1.5], 0.03),
         Fact("8 tree_aggregation: no accounting in code",
              "events(DP.tree_aggregation(2.0, 4.0, 3.0, tf.TensorSpec([1])))", [["UnsupportedDpEvent", None]]),
@@ -1067,7 +1067,7 @@ FACTS: dict[str, list[Fact]] = {
              "[defaults(DP.tree_adaptive)[one] for one in ('restart_warmup', 'restart_frequency')]", [128, 1024]),
         Fact("8 tree_adaptive: the clip changes at restarts only", "restarted(6)",
              [0.1, 0.1, *[0.1 * math.exp(0.2)] * 3, *[0.1 * math.exp(0.5)] * 2]),
-        Fact("8 tree_adaptive: the count has a tree of its own inside z", "levels(DP.tree_adaptive(0.5, 40.0, SPEC))",
+        Fact("8 tree_adaptive: the count has a tree of its own inside z", "levels(DP.tree_adaptive(0.5, 40.0, SHAPE))",
              [0.1 * (4 - 1 / 16) ** -0.5 / 40], 0.03),
     ],
     "openfl": [
