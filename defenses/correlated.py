@@ -85,9 +85,14 @@ def _mixture(noise: CorrelatedNoise, round_index: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class TreeNoise(CorrelatedNoise):
-    """The noise in the sum of the rounds so far is that of few nodes of a tree, which ends after ``leaves`` rounds."""
+    """The noise in the sum of the rounds so far is that of few nodes of a tree, which ends after ``leaves`` rounds.
+
+    ``efficient``: a node's noise is the best mean of its own and of what its two halves add up to, which is less noise
+    and, since it follows from the noisy nodes, costs nothing (Honaker 2015, estimation from below).
+    """
 
     leaves: int = 1
+    efficient: bool = False
 
     @property
     def count(self) -> int:
@@ -98,8 +103,14 @@ class TreeNoise(CorrelatedNoise):
         buffers = torch.zeros_like(buffers) if now == 1 else buffers.clone()
         # The node that this round completes; those below it end in it.
         full, before = (now & -now).bit_length() - 1, buffers.sum(0)
+        carried, spread, variance = torch.zeros_like(fresh), 1.0, 1.0
+        for level in range(full if self.efficient else 0):
+            mean = 1 / (1 + 1 / (2 * variance))  # the variance of the mean of both
+            half = mean / (2 * variance)
+            carried = half * (buffers[level] + carried)
+            spread, variance = mean**2 + half**2 * spread, mean
         buffers[:full] = 0
-        buffers[full] = fresh
+        buffers[full] = carried + spread**0.5 * fresh  # all that is new in this round is released in one sum
         return buffers.sum(0) - before, buffers
 
     def words(self) -> str:
@@ -202,16 +213,23 @@ class BufferedNoise(CorrelatedNoise):
 @DEFENSES.register("tff:tree_aggregation")
 @validated_defense
 class TreeAggregation(Defense):
-    """Clips updates to ``l2_norm_clip`` and adds noise of a tree, a new one after ``restart_frequency`` rounds."""
+    """Clips updates to ``l2_norm_clip`` and adds noise of a tree, a new one after ``restart_frequency`` rounds.
+
+    ``use_efficient``: sums of rounds have the least noise that follows from the tree, as TensorFlow Federated has it.
+    """
 
     noise_multiplier: Sigma = 1.0
     l2_norm_clip: Clip = 1.0
     restart_frequency: Count = 1024
+    use_efficient: bool = True
 
     def operations(self, cohort: Cohort) -> list[Operation]:
         clip = ClipUpdate(self.l2_norm_clip, "whole")
-        noise = TreeNoise(self.noise_multiplier, of=clip, at=Point.AGGREGATE, leaves=self.restart_frequency)
-        names = ("noise_multiplier", "l2_norm_clip", "restart_frequency")
+        noise = TreeNoise(
+            self.noise_multiplier, of=clip, at=Point.AGGREGATE, leaves=self.restart_frequency,
+            efficient=self.use_efficient,
+        )  # fmt: skip
+        names = ("noise_multiplier", "l2_norm_clip", "restart_frequency", "use_efficient")
         more = settings(clients_per_round=cohort.clients_per_round)
         return [clip, noise, of_filter("tff:tree_aggregation", self, names, clip, noise.at, **more)]
 

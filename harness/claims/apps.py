@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 from harness.base.errors import UsageError
 from harness.claims.code import Code
 from harness.claims.filters import FILTERS, find_filter
@@ -108,9 +110,11 @@ def _only(federations: Mapping[str, Any]) -> str | None:
 def _versions(source: Source, document: Mapping[str, Any]) -> None:
     """Adds to each filter which versions of its package the project asks for."""
     lines = [str(one) for one in listed(table(document, "project").get("dependencies"))]
+    own = table(document, "tool", "poetry", "dependencies")
+    poetry = {canonicalize_name(name): one for name, one in own.items()}
     for found in source.found:
         package = _package(found.filter.name)
-        asked = asked_of(package, lines, table(document, "tool", "poetry", "dependencies").get(package))
+        asked = asked_of(package, lines, poetry.get(canonicalize_name(package)))
         if asked is None:
             continue
         found.version, since = asked.text, found.filter.since

@@ -265,12 +265,12 @@ def _calibrated(parts: Callable[[float], Parts], epsilon: float, delta: float) -
 
 # TensorFlow Federated.
 
-_TFF = "TensorFlow Federated 63f73da4, aggregators/differential_privacy.py"
+_TFF = "tensorflow-federated 0.87.0, aggregators/differential_privacy.py"
 _NO_NUMBER = "no number: its documentation names papers to compute it"
 
 
 @register(
-    "tff:gaussian_fixed", "s0", source=_TFF, aliases=("gaussian_fixed",), claims=_NO_NUMBER,
+    "tff:gaussian_fixed", "s0", source=_TFF, ran=True, aliases=("gaussian_fixed",), claims=_NO_NUMBER,
     does="adds noise of z clip to the sum of clipped updates, divided by a fixed number of clients",
     works="draw clients by independent coins, or count without samples",
     settings={"noise_multiplier": REQUIRED, "clients_per_round": REQUIRED, "clip": 1.0},
@@ -290,7 +290,8 @@ _QUANTILE = {
 
 
 @register(
-    "tff:gaussian_adaptive", "s0", source=_TFF, aliases=("gaussian_adaptive",), claims=_NO_NUMBER, settings=_QUANTILE,
+    "tff:gaussian_adaptive", "s0", source=_TFF, ran=True, aliases=("gaussian_adaptive",), claims=_NO_NUMBER,
+    settings=_QUANTILE,
     does="as gaussian_fixed, with a bound that follows the noisy share of unclipped updates",
     works="draw clients by independent coins, or count without samples",
 )  # fmt: skip
@@ -312,7 +313,7 @@ def _adaptive(arguments: Arguments, facts: Facts) -> Answer:
 
 
 @register(
-    "tff:dp_aggregator", "s0", source="TensorFlow Federated 63f73da4, learning/model_update_aggregator.py",
+    "tff:dp_aggregator", "s0", source="tensorflow-federated 0.87.0, learning/model_update_aggregator.py", ran=True,
     aliases=("dp_aggregator",), claims=_NO_NUMBER,
     does="gaussian_adaptive, after a rule that zeroes large updates at a quantile without noise",
     works="set zeroing to False",
@@ -326,12 +327,14 @@ def _aggregator(arguments: Arguments, facts: Facts) -> Answer:
 
 
 @register(
-    "tff:tree_aggregation", "s0", source=_TFF, aliases=("tree_aggregation",), claims=_NO_NUMBER,
+    "tff:tree_aggregation", "s0", source=_TFF, ran=True, aliases=("tree_aggregation",), claims=_NO_NUMBER,
     does="adds noise of z clip to every node of a binary tree over the rounds, or over restart_frequency of them",
     works="let each client take part once in a tree",
-    settings={"noise_multiplier": REQUIRED, "clients_per_round": 1.0, "l2_norm_clip": 1.0, "restart_frequency": None},
+    settings={"noise_multiplier": REQUIRED, "clients_per_round": 1.0, "l2_norm_clip": 1.0, "restart_frequency": None,
+              "use_efficient": True},
 )  # fmt: skip
 def _tree(arguments: Arguments, facts: Facts) -> Answer:
+    flag(arguments, "use_efficient")  # less noise in sums, of the same noisy nodes: it costs nothing
     often = arguments["restart_frequency"]
     leaves = facts.rounds if often is None else whole(arguments, "restart_frequency")
     return _trees(positive(arguments, "noise_multiplier")[0], _in_trees(facts.rounds, leaves), facts)
@@ -346,7 +349,7 @@ def _in_trees(rounds: int, leaves: int) -> list[int]:
 
 
 @register(
-    "tff:tree_adaptive", "s0", source=_TFF, aliases=("tree_adaptive",), claims=_NO_NUMBER,
+    "tff:tree_adaptive", "s0", source=_TFF, ran=True, aliases=("tree_adaptive",), claims=_NO_NUMBER,
     does="as tree_aggregation, with a new tree and a new bound after restart_warmup and restart_frequency rounds",
     works="let each client take part once in a tree",
     settings={"noise_multiplier": REQUIRED, "clients_per_round": 1.0, "initial_l2_norm_clip": 0.1,

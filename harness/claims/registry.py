@@ -12,7 +12,8 @@ KNOWN: dict[str, Filter] = {}
 
 #: The oldest and the newest release that was read and run, by framework.
 READ = {"flower": ("1.12.0", "1.42.0"), "nvflare": ("2.7.2", "2.9.0"), "opacus": ("1.5.4", "1.6.0"),
-        "pfl": ("0.6.0", "0.6.0")}  # fmt: skip
+        "pfl": ("0.6.0", "0.6.0"), "tff": ("0.87.0", "0.87.0"), "jax_privacy": ("2.0.0", "2.0.0"),
+        "appfl": ("1.12.0", "1.12.0"), "fedml": ("0.9.6", "0.9.6")}  # fmt: skip
 #: Guarantee tags, by the unit, of what is seen after sums and of the messages themselves.
 _TAGS = {"client": ("client-DP central", "client-LDP"), "example": ("sample-DP", "sample-DP local view")}
 _LONGEST = 60  # text of one argument
@@ -47,8 +48,10 @@ def unread(name: str, version: str | None) -> str | None:
         UsageError: it is of another major version, of which nothing is known.
     """
     framework = name.partition(":")[0]
-    if version is None or framework not in READ:
+    if version is None:
         return None
+    if framework not in READ:
+        return f"version {version} of {framework} does what the code does that was read"
     asked, (oldest, newest) = Version(version), READ[framework]
     if not Version(oldest).major <= asked.major <= Version(newest).major:
         raise UsageError(

@@ -24,6 +24,8 @@ def source_of(name: str) -> Source:
     Raises:
         UsageError: it is neither, or the file cannot be read.
     """
+    if not name.strip():
+        raise UsageError("a source is empty; name a file, or a filter such as flower:LocalDpMod")
     if not os.path.exists(name):
         if found := find_filter(name):
             return Source(name, [Found(found, {}, "")])

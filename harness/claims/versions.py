@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 
@@ -51,7 +52,7 @@ def asked_of(package: str, dependencies: Iterable[str], poetry: object = None) -
             required = Requirement(line)
         except InvalidRequirement:
             continue
-        if required.name.lower() == package:
+        if canonicalize_name(required.name) == canonicalize_name(package):
             found.ranges.append(None if required.url else required.specifier)
     if poetry is not None:
         found.ranges.append(_poetry(poetry))

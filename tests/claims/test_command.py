@@ -468,6 +468,11 @@ def test_a_mistake_is_a_line(line: Harness, tmp_path: Path, monkeypatch: pytest.
     assert said in finished.err
 
 
+def test_an_empty_name_is_no_folder(harness: Harness) -> None:
+    finished = harness("claims", "")
+    assert (finished.code, finished.out) == (2, "") and finished.err.startswith("harness: a source is empty; name")
+
+
 def test_nothing_of_a_source_is_run(line: Harness, tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     text = f"open({str(marker)!r}, 'w')\n__import__('os').system('touch {marker}')\nLocalDpMod(1, 2, 8, 1e-5)\n"

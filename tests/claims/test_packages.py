@@ -22,6 +22,7 @@ from harness.claims.filters import FILTERS
 pytestmark = pytest.mark.slow
 
 ABSENT = "AttributeError"  # what the version does not have
+BEFORE = "ModuleNotFoundError"  # and the module
 
 
 @dataclass(frozen=True)
@@ -218,6 +219,21 @@ def folded():
     made = [masks.pseudo_rand_gen(seed, 1 << 32, [(5,)])[0].tolist() for seed in (one, other)]
     return made[0] == made[1]
 
+def accountant(relation="ADD_OR_REMOVE_ONE", sampling="NO_AMPLIFICATION"):
+    kinds = importlib.import_module("flwr.supercore.privacy_accounting")
+    made = importlib.import_module("flwr.supercore.privacy_accounting.rdp_accountant").RdpAccountant
+    return made(kinds.PrivacyConfig(1e-5, 2, getattr(kinds.NeighboringRelation, relation),
+                                    getattr(kinds.SamplingMethod, sampling)))
+
+def counted(inner=None, numbers=(1, 1), **settings):  # what three rounds of two clients spend
+    strategy = new.DifferentialPrivacyServerSideFixedClipping(
+        inner or new.FedAvg(), 1.0, 1.0, 2, accountant=accountant(**settings))
+    strategy.current_arrays = strategy.strategy.current_arrays = common.ArrayRecord([np.zeros(1)])
+    for now in range(1, 4):
+        list(strategy._prepare_accounting(now, [None, None]))
+        strategy.aggregate_train(now, [message([[1.0]], **{"num-examples": one}) for one in numbers])
+    return strategy.privacy_spent().epsilon
+
 def defaults(kind):
     return {name: one.default for name, one in inspect.signature(kind).parameters.items()
             if one.default is not inspect.Parameter.empty}
@@ -366,6 +382,30 @@ def factor(norm, bound):
     moved = stepped(inputs, 1.0, module=module, noise_multiplier=0.0, max_grad_norm=bound, loss_reduction="sum")[1]
     return float(moved[0]) / norm
 
+def ghost(inputs, scale=0.0, sigma=1.0, bound=1.0, module=None):  # as stepped, without gradients of examples
+    class Loss(torch.nn.Module):
+        reduction = "sum"
+
+        def forward(self, outputs, _):
+            each = (outputs * scale).sum(1)
+            return each if self.reduction == "none" else each.sum()
+
+    torch.manual_seed(0)
+    module = module or torch.nn.Linear(400, 500, bias=False)
+    loader = DataLoader(TensorDataset(torch.zeros(64, 400)), batch_size=16)
+    module, optimizer, loss, _ = PrivacyEngine().make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), data_loader=loader, criterion=Loss(),
+        noise_multiplier=sigma, max_grad_norm=bound, loss_reduction="sum", grad_sample_mode="ghost")
+    before = [one.detach().clone() for one in module.parameters()]
+    loss(module(inputs), torch.zeros(len(inputs))).backward()
+    optimizer.step()
+    return torch.cat([(old - new.detach()).flatten() for old, new in zip(before, module.parameters())])
+
+def one_weight():
+    module = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(module.weight)
+    return module
+
 def rate(n, b, **settings):
     engine = stepped(torch.zeros(2, 400), n=n, b=b, **settings)[0]
     return engine.accountant.history[0][1]
@@ -418,6 +458,7 @@ logging.disable(logging.CRITICAL)
 os.chdir(tempfile.mkdtemp())
 import numpy as np
 import torch
+from pfl.data.sampling import MinimizeReuseUserSampler
 from pfl.internal.ops import pytorch_ops
 from pfl.internal.ops.selector import set_framework_module
 set_framework_module(pytorch_ops)
@@ -617,6 +658,59 @@ def shifted():
     data, metadata = RandomShiftTransformer().forward(np.array([1.0, 2.0]))
     return (data - [float(one) for one in metadata["int_to_float"].values()]).tolist()
 """
+TFF = """
+import atexit, inspect, json, math, os, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import numpy as np
+import psutil
+import tensorflow as tf
+import tensorflow_federated as tff
+# Its workers would keep the output open.
+atexit.register(lambda: [one.kill() for one in psutil.Process().children(recursive=True)])
+DP, ZEROED = tff.aggregators.DifferentiallyPrivateFactory, tff.learning.dp_aggregator
+SHAPE = tf.TensorSpec([20_000])
+
+def played(factory, *rounds):  # what is applied in each round, and the states before and after
+    process = factory.create(tff.TensorType(np.float32, [len(rounds[0][0])]))
+    states, results = [process.initialize()], []
+    for updates in rounds:
+        out = process.next(states[-1], [np.asarray(one, np.float32) for one in updates])
+        states.append(out.state)
+        results.append(np.array(out.result, float))
+    return np.array(results), states
+
+def applied(factory, *updates):
+    return played(factory, updates)[0][-1].tolist()
+
+def levels(factory, rounds=1):  # the deviation of all that was applied so far, after each round
+    made = played(factory, *[[np.zeros(20_000)] * 2] * rounds)[0]
+    return [float(one.std()) for one in made.cumsum(0)]
+
+def events(factory):
+    found = played(factory, [[0.0]])[1][-1].dp_event
+    parts = getattr(found, "events", [found])
+    levels = [getattr(one, "noise_multiplier", None) for one in parts]
+    return [[one.class_name.decode(), z if z is None else float(z)] for one, z in zip(parts, levels)]
+
+def bound(*norms, z=0.0, count=None, **settings):  # of gaussian_adaptive, after a round of updates so long
+    factory = DP.gaussian_adaptive(z, count or len(norms), initial_l2_norm_clip=1.0, **settings)
+    state = played(factory, [[one] for one in norms])[1][-1]
+    return float(state.query_state.numerator_state.sum_state.l2_norm_clip)
+
+def restarted(rounds):
+    factory = DP.tree_adaptive(0.0, 2.0, tf.TensorSpec([1]), restart_warmup=2, restart_frequency=3,
+                               clipped_count_stddev=0.0)
+    states = played(factory, *[[[5.0]] * 2] * rounds)[1]
+    return [float(one.query_state.numerator_state.inner_query_state.sum_state.clip_value) for one in states]
+
+def zeroes_above(*norms):  # the estimate of a noisy aggregator after a round of updates so long
+    state = played(ZEROED(1.0, 20.0), [[one] for one in norms])[1][-1]
+    return float(state["zeroing_norm"][0].current_estimate)
+
+def defaults(kind):
+    return {name: one.default for name, one in inspect.signature(kind).parameters.items()
+            if one.default is not inspect.Parameter.empty}
+"""
 TENSEAL = "nvflare==2.9.0 tenseal==0.3.18"
 #: What is installed for a package whose own requirements are many times as large as the part that is asked about.
 INSTALLED = {
@@ -625,6 +719,7 @@ INSTALLED = {
     "fedml==0.9.6": "fedml==0.9.6 --no-deps",
 }
 SCRIPTS = {
+    "tensorflow-federated": TFF,
     "flwr": FLOWER, "nvflare": NVFLARE, TENSEAL: ENCRYPTED, "opacus": OPACUS, "pfl": PFL, "appfl": APPFL,
     "fedml": FEDML, "jax_privacy": JAX, "openfl": OPENFL,
 }  # fmt: skip
@@ -683,6 +778,18 @@ FACTS: dict[str, list[Fact]] = {
         of_messages(f"{FIXED}: K = max(int(N fraction), least), without replacement", "sampled()", [20, 20, 4]),
         of_messages(f"{FIXED}: behind a secure mean every client's is clipped: K times the same", "secure(0.0, 4, 4)",
                     1.0),
+        *(
+            Fact(f"{FIXED}: since 1.42.0 {said}", expression, expected,
+                 older={"flwr==1.29.0": BEFORE, "flwr==1.12.0": ABSENT})
+            for said, expression, expected in (
+                ("an accountant counts 9.01 for adding or removing, 3 rounds at z 1", "counted()", 9.00996),
+                ("which for replacing a client is refused", "counted(relation='REPLACE_ONE')", "ValueError: Unsupp"),
+                ("and with samples", "counted(relation='REPLACE_ONE', sampling='WITHOUT_REPLACEMENT')",
+                 "ValueError: Fixed-clipping"),
+                ("and for unequal weights", "counted(numbers=(1, 2))", "ValueError: Accounted"),
+                ("and for other strategies", "counted(new.FedAdam())", "ValueError: Fixed-clipping"),
+            )
+        ),
         Fact("2.5 its defaults", "[v for k, v in defaults(old.DifferentialPrivacyServerSideAdaptiveClipping).items()]",
              [0.1, 0.5, 0.2, None]),
         Fact("2.5 z >= 2 s_b raises, s_b = K'/20: z 1 needs more than 10 clients",
@@ -810,6 +917,8 @@ FACTS: dict[str, list[Fact]] = {
         Fact("4 empty batches get noise too", "float(stepped(torch.zeros(0, 400))[1][0].std()) * 16", 1.0, 0.01),
         Fact("4 per_layer: noise by sqrt(sum C_i^2)", "layers([1.0, 2.0])", 5**0.5, 0.01),
         Fact("4 a list of other length is refused", "layers([1.0])", "AssertionError"),
+        Fact("4 ghost: the same law", "[float(ghost(torch.zeros(16, 400), sigma=1.5, bound=2.0).std()), "
+             "float(ghost(torch.tensor([[4.0], [0.5]]), 1.0, 0.0, module=one_weight()))]", [3.0, 1.5], 0.01),
         Fact("4 adaptive: the accountant is fed z since 1.6.0",
              "adaptive(torch.zeros(16, 400))[0].accountant.history[0][0]", 1.0, older={"opacus==1.5.4": 1.809068}),
         Fact("4 adaptive: noise is z_D", "float(adaptive(torch.zeros(16, 400))[1][0].std())", 1.809068, 0.01),
@@ -842,6 +951,11 @@ FACTS: dict[str, list[Fact]] = {
              [3.730632, 0.600229], 1e-4),
         Fact("7 Laplace: L1", "clipped(LaplaceMechanism(1.0, 2.0), [3.0], [1.0])", [0.75, 0.25]),
         Fact("7 Laplace: scale C/epsilon", "float(np.abs(noise(LaplaceMechanism(3.0, 2.0))).mean())", 1.5, 0.02),
+        Fact("7 the same seed of the server makes the same noise", "(noise(GaussianMechanism(3.0, 0.5), 9) == "
+             "noise(GaussianMechanism(3.0, 0.5), 9)).all().item()", True),
+        Fact("7 cohorts cycle through the users: no Poisson samples",
+             "(lambda sampler: [sampler() for _ in range(6)])(MinimizeReuseUserSampler([1, 2, 3]))",
+             [1, 2, 3, 1, 2, 3]),
         Fact("7 noise_scale is 1 by default", "accountant(1.0, 1, 1.0).noise_scale", 1.0),
         Fact("7 CIFAR: sigma .4674 is epsilon 2", "accountant(0.46743, 1500, 1e-4).epsilon", 2.0, 2e-3),
         Fact("7 of which 50 clients get .0234", "accountant(0.46743, 1, 1.0, noise_scale=0.05).cohort_noise_parameter",
@@ -914,6 +1028,47 @@ FACTS: dict[str, list[Fact]] = {
         Fact("8 banded: bands apart, k turns cost sqrt(k)", "turns(root(8), 10, 8, 80)", math.sqrt(10), 1e-6),
         Fact("8 banded: ceil(T/b) compositions on samples of groups, at 48 times the rate: 24.966", "epsilon(0.24)",
              24.966, 1e-3),
+    ],
+    "tensorflow-federated": [
+        Fact("8 gaussian_fixed: sum of clipped updates over a fixed number of clients",
+             "applied(DP.gaussian_fixed(0.0, 8.0, 1.0), [3.0, 4.0], [0.1, 0.0])", [0.7 / 8, 0.8 / 8]),
+        Fact("8 gaussian_fixed: noise z clip on the sum", "levels(DP.gaussian_fixed(2.0, 8.0, 3.0))", [6 / 8], 0.02),
+        Fact("8 gaussian_fixed: its event is that Gaussian", "events(DP.gaussian_fixed(2.0, 8.0, 3.0))",
+             [["GaussianDpEvent", 2.0]]),
+        Fact("8 gaussian_adaptive: initial .1, quantile .5, rate .2", "defaults(DP.gaussian_adaptive)",
+             {"initial_l2_norm_clip": 0.1, "target_unclipped_quantile": 0.5, "learning_rate": 0.2,
+              "clipped_count_stddev": None}),
+        Fact("8 gaussian_adaptive: counts unclipped updates: the bound falls where all are", "bound(0.5, 0.5)",
+             math.exp(-0.1)),
+        Fact("8 gaussian_adaptive: and rises where none is", "bound(5.0, 5.0)", math.exp(0.1)),
+        Fact("8 gaussian_adaptive: counts 1/2 and -1/2, of a fixed number", "bound(0.5, count=2.0)", math.exp(-0.05)),
+        Fact("8 gaussian_adaptive: the share is cut to [0, 1]",
+             "abs(math.log(bound(0.5, z=1.0, clipped_count_stddev=1e6)))", 0.1),
+        Fact("8 gaussian_adaptive: count noise .05 m, and both together cost z",
+             "events(DP.gaussian_adaptive(1.0, 20.0))",
+             [["GaussianDpEvent", (1 - 1 / 4) ** -0.5], ["GaussianDpEvent", 2.0]]),
+        Fact("8 gaussian_adaptive: noise by the old bound", "levels(DP.gaussian_adaptive(1.0, 20.0))",
+             [0.1 * (1 - 1 / 4) ** -0.5 / 20], 0.02),
+        Fact("8 gaussian_adaptive: z >= 2 s_b raises", "events(DP.gaussian_adaptive(1.0, 10.0))", "ValueError"),
+        Fact("8 dp_aggregator: zeroing is on", "defaults(ZEROED)", {"zeroing": True}),
+        Fact("8 dp_aggregator: its threshold is 2 x + 1, at first 21: of 25 and 1 one is left",
+             "applied(ZEROED(0.0, 2.0), [25.0], [1.0])", [0.1 / 2]),
+        Fact("8 dp_aggregator: quantile .98 and rate ln 10, without noise: one of two clients moves it",
+             "[zeroes_above(1.0, 1.0), zeroes_above(25.0, 1.0)]", [10 * 10**-0.02, 10 * 10**0.48]),
+        Fact("8 tree_aggregation: a node has noise z C, and sums of rounds the least that follows from the nodes",
+             "levels(DP.tree_aggregation(2.0, 4.0, 3.0, SHAPE), 4)",
+             [1.5, 1.5 * (2 / 3) ** 0.5, 1.5 * (5 / 3) ** 0.5, 1.5 * (4 / 7) ** 0.5], 0.03),
+        Fact("8 tree_aggregation: with use_efficient=False that of the nodes themselves",
+             "levels(DP.tree_aggregation(2.0, 4.0, 3.0, SHAPE, use_efficient=False), 4)",
+             [1.5, 1.5, 1.5 * 2**0.5, 1.5], 0.03),
+        Fact("8 tree_aggregation: no accounting in code",
+             "events(DP.tree_aggregation(2.0, 4.0, 3.0, tf.TensorSpec([1])))", [["UnsupportedDpEvent", None]]),
+        Fact("8 tree_adaptive: warmup 128, restarts every 1024",
+             "[defaults(DP.tree_adaptive)[one] for one in ('restart_warmup', 'restart_frequency')]", [128, 1024]),
+        Fact("8 tree_adaptive: the clip changes at restarts only", "restarted(6)",
+             [0.1, 0.1, *[0.1 * math.exp(0.2)] * 3, *[0.1 * math.exp(0.5)] * 2]),
+        Fact("8 tree_adaptive: the count has a tree of its own inside z", "levels(DP.tree_adaptive(0.5, 40.0, SHAPE))",
+             [0.1 * (4 - 1 / 16) ** -0.5 / 40], 0.03),
     ],
     "openfl": [
         Fact("5 STC keeps the top share of each tensor", "sparse([3.0, 1.0, 0.5, 0.2, 0.1], 0.4)",

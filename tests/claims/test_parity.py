@@ -20,7 +20,7 @@ from torch import Tensor
 from harness.base.building import build
 from harness.base.vectors import Layout
 from harness.defenses import DEFENSES, Cohort, Defense, MaterialisedGradients, RoundContext
-from harness.defenses.correlated import best_bands
+from harness.defenses.correlated import CorrelatedNoise, best_bands
 
 pytestmark = pytest.mark.slow
 Python = Callable[[str], Path]
@@ -29,11 +29,9 @@ FLOWER = """
 import importlib, json, sys
 from types import SimpleNamespace
 import numpy as np
-try:
-    from flwr.clientapp.mod import LocalDpMod
-except ImportError:
-    from flwr.client.mod import LocalDpMod
-from flwr.common import ArrayRecord, MetricRecord, RecordDict
+from flwr.clientapp.mod import LocalDpMod
+from flwr.clientapp.mod import centraldp_mods as mods
+from flwr.common import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp import strategy as kinds
 
 given = json.load(sys.stdin)
@@ -54,6 +52,12 @@ def message(flat):
 def sent(reply):
     return np.concatenate([one.ravel() for one in reply.to_numpy_ndarrays()]).tolist()
 
+def clipped(row, kind, bound):  # by a client, as the server asks it to
+    mod = mods.adaptiveclipping_mod if "Adaptive" in kind else mods.fixedclipping_mod
+    asked = message(nothing)
+    asked.content["config"] = ConfigRecord({mods.KEY_CLIPPING_NORM: bound})
+    return mod(asked, None, lambda *_: message(row))
+
 nothing = np.zeros(len(given["rows"][0]))
 if "local" in given:
     mod = LocalDpMod(**given["local"])
@@ -65,7 +69,10 @@ else:
     strategy, out = kind(inner, **given["settings"]), []
     for _ in range(given["rounds"]):
         strategy.current_arrays = ArrayRecord(arrays(nothing))
-        made, _ = strategy.aggregate_train(1, [message(row) for row in given["rows"]])
+        replies = [message(row) for row in given["rows"]]
+        if given["kind"].startswith("Client"):
+            replies = [clipped(row, given["kind"], strategy.clipping_norm) for row in given["rows"]]
+        made, _ = strategy.aggregate_train(1, replies)
         out.append(sent(made) + [strategy.clipping_norm])
 print(json.dumps(out))
 """
@@ -134,6 +141,7 @@ from pfl.internal.platform.selector import get_platform
 from pfl.privacy.adaptive_clipping import AdaptiveClippingGaussianMechanism
 from pfl.privacy.ftrl_mechanism import BandedMatrixFactorizationMechanism
 from pfl.privacy.gaussian_mechanism import GaussianMechanism
+from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 from pfl.stats import MappedVectorStatistics
 
 given = json.load(sys.stdin)
@@ -143,7 +151,10 @@ if "rounds" not in given:
         1.0, given["iterations"], given["apart"], lambda times: SimpleNamespace(cohort_noise_parameter=1.0))
     print(json.dumps(made.query_matrix.tolist()))
     sys.exit()
-one = AdaptiveClippingGaussianMechanism(lambda bound: GaussianMechanism(bound, given["noise"]), **given["settings"])
+if given["settings"]:
+    one = AdaptiveClippingGaussianMechanism(lambda bound: GaussianMechanism(bound, given["noise"]), **given["settings"])
+else:
+    one = CentrallyAppliedPrivacyMechanism(GaussianMechanism(2.0, given["noise"]))
 out = []
 for now in range(given["rounds"]):
     total = None
@@ -153,11 +164,59 @@ for now in range(given["rounds"]):
         total = stats if total is None else total + stats
     central = SimpleNamespace(cohort_size=len(given["rows"]), seed=now)
     total, _ = one.postprocess_server(stats=total, central_context=central, aggregate_metrics=None)
-    out.append((total["w"] / total.weight).tolist() + [one.mutable_clipping_bound.value()])
+    bound = one.mutable_clipping_bound.value() if given["settings"] else 2.0
+    out.append((total["w"] / total.weight).tolist() + [bound])
+print(json.dumps(out))
+"""
+TFF = """
+import atexit, json, os, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import numpy as np
+import psutil
+import tensorflow as tf
+import tensorflow_federated as tff
+
+# Its workers would keep the output open.
+atexit.register(lambda: [one.kill() for one in psutil.Process().children(recursive=True)])
+given, out = json.load(sys.stdin), []
+rows = [np.asarray(row, np.float32) for row in given["rows"]]
+if given["kind"] == "tree_aggregation":
+    given["settings"]["record_specs"] = tf.TensorSpec(rows[0].shape)
+kind = getattr(tff.aggregators.DifferentiallyPrivateFactory, given["kind"])
+factory = kind(clients_per_round=float(len(rows)), **given["settings"])
+process = factory.create(tff.TensorType(np.float32, rows[0].shape))
+state = process.initialize()
+for _ in range(given["rounds"]):
+    made = process.next(state, rows)
+    state, bound = made.state, 2.0
+    if given["kind"] == "gaussian_adaptive":
+        bound = float(state.query_state.numerator_state.sum_state.l2_norm_clip)
+    out.append(np.array(made.result, float).tolist() + [bound])
+print(json.dumps(out))
+"""
+JAX = """
+import json, sys
+import jax
+jax.config.update("jax_enable_x64", True)
+from jax_privacy.matrix_factorization import buffered_toeplitz, toeplitz
+
+given, out = json.load(sys.stdin), []
+if "bands" in given:
+    column = toeplitz.optimal_max_error_strategy_coefs(given["bands"])
+    one = toeplitz.inverse_as_streaming_matrix(column / jax.numpy.linalg.norm(column))
+else:
+    one = buffered_toeplitz.BufferedToeplitz.build(**given["buffers"]).inverse_as_streaming_matrix()
+fresh = jax.numpy.array(given["rows"])
+state = one.init_multiply(fresh[0])
+for row in fresh:
+    made, state = one.multiply_next(row, state)
+    out.append(made.tolist())
 print(json.dumps(out))
 """
 PFLS = "pfl==0.6.0 torch"
-SCRIPTS = {"pfl": PFL, "flwr": FLOWER, "nvflare": NVFLARE, "opacus": OPACUS}
+SCRIPTS = {
+    "pfl": PFL, "flwr": FLOWER, "nvflare": NVFLARE, "opacus": OPACUS, "tensorflow-federated": TFF, "jax_privacy": JAX,
+}  # fmt: skip
 BITS = "nvflare==2.9.0 bitsandbytes==0.50.2"
 LAYOUT = Layout(("a", "b", "count"), ((6, 5), (7,), ()))
 LARGE = Layout(("a", "b"), ((150, 100), (5000,)))
@@ -218,8 +277,8 @@ def played(own: Defense, rows: Tensor, layout: Layout, rounds: int) -> list[Tens
     """What is applied in some rounds, and the bound after each."""
     server: dict[str, Tensor] = {}
     made = []
-    for _ in range(rounds):
-        here = replace(context(layout, 3, 1.0), server=server, sent={})
+    for now in range(rounds):
+        here = replace(context(layout, 3, 1.0), round=now, server=server, sent={})
         total = own.server_receive(own.client_message(rows, here), here).sum(0)
         sums = {name: values.sum(0) for name, values in here.sent.items()}
         applied = own.aggregate(total, replace(here, sent=sums))
@@ -227,14 +286,15 @@ def played(own: Defense, rows: Tensor, layout: Layout, rounds: int) -> list[Tens
     return made
 
 
-STRATEGIES = [
-    ("ServerSideFixedClipping", {"noise_multiplier": 0.0, "clipping_norm": 2.0, "num_sampled_clients": 3}, LAYOUT),
-    ("ServerSideFixedClipping", {"noise_multiplier": 1.0, "clipping_norm": 2.0, "num_sampled_clients": 7}, LARGE),
-    ("ServerSideAdaptiveClipping", {"noise_multiplier": 0.0, "num_sampled_clients": 3, "initial_clipping_norm": 1.0,
+SIDES = [
+    ("SideFixedClipping", {"noise_multiplier": 0.0, "clipping_norm": 2.0, "num_sampled_clients": 3}, LAYOUT),
+    ("SideFixedClipping", {"noise_multiplier": 1.0, "clipping_norm": 2.0, "num_sampled_clients": 7}, LARGE),
+    ("SideAdaptiveClipping", {"noise_multiplier": 0.0, "num_sampled_clients": 3, "initial_clipping_norm": 1.0,
                                     "clipped_count_stddev": 0.0}, LAYOUT),
-    ("ServerSideAdaptiveClipping", {"noise_multiplier": 1.0, "num_sampled_clients": 50, "clip_norm_lr": 1e-3,
+    ("SideAdaptiveClipping", {"noise_multiplier": 1.0, "num_sampled_clients": 50, "clip_norm_lr": 1e-3,
                                     "initial_clipping_norm": 2.0}, LARGE),
 ]  # fmt: skip
+STRATEGIES = [(side + kind, *more) for side in ("Server", "Client") for kind, *more in SIDES]
 
 
 @pytest.mark.parametrize("package", FLWR)
@@ -321,6 +381,18 @@ def test_adaptive_clip_of_pfl(noise: float, layout: Layout, python_with: Python)
         torch.testing.assert_close(found, made, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("noise", "layout"), [(1e-7, LAYOUT), (1.0, LARGE)])
+def test_central_noise_of_pfl(noise: float, layout: Layout, python_with: Python) -> None:
+    rows = updates(layout)
+    found = package_says(PFLS, python_with, {"rows": rows.tolist(), "noise": noise, "rounds": 1, "settings": {}})
+    settings = {"clipping_bound": 2.0, "relative_noise_stddev": noise}
+    made = torch.stack(played(build(DEFENSES, "pfl:CentrallyAppliedPrivacyMechanism", settings), rows, layout, 1))
+    if noise == 1:
+        assert same_law(found[:, :-1], made[:, :-1])
+    else:
+        torch.testing.assert_close(found, made, rtol=1e-4, atol=1e-5)
+
+
 def test_adaquant_of_nvflare_sends_no_number_of_a_narrow_tensor(python_with: Python) -> None:
     rows, settings = updates(LAYOUT) * 1e-6, {"quantization_type": "adaquant"}
     found = package_says(BITS, python_with, of_layout(LAYOUT, rows, kind="ModelQuantizer", settings=settings, steps=1))
@@ -362,3 +434,63 @@ def test_step_of_opacus(package: str, settings: dict[str, Any], python_with: Pyt
             assert same_law(found, made)
         else:
             torch.testing.assert_close(found, made, rtol=1e-4, atol=1e-5)
+
+
+FEDERATED = "tensorflow-federated==0.87.0"
+CENTRAL: list[tuple[str, dict[str, Any]]] = [
+    ("gaussian_fixed", {"noise_multiplier": 0.0, "clip": 2.0}),
+    ("gaussian_fixed", {"noise_multiplier": 1.0, "clip": 2.0}),
+    (
+        "gaussian_adaptive",
+        {
+            "noise_multiplier": 0.0,
+            "initial_l2_norm_clip": 1.0,
+            "clipped_count_stddev": 1e-9,
+            "learning_rate": 0.3,
+            "target_unclipped_quantile": 0.4,
+        },
+    ),
+    ("gaussian_adaptive", {"noise_multiplier": 1.0, "initial_l2_norm_clip": 2.0, "clipped_count_stddev": 0.7}),
+    ("tree_aggregation", {"noise_multiplier": 0.0, "l2_norm_clip": 2.0}),
+    ("tree_aggregation", {"noise_multiplier": 1.0, "l2_norm_clip": 2.0}),
+    ("tree_aggregation", {"noise_multiplier": 1.0, "l2_norm_clip": 2.0, "use_efficient": False}),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings"), CENTRAL)
+def test_central_noise_of_tensorflow_federated(kind: str, settings: dict[str, Any], python_with: Python) -> None:
+    """Sums of the rounds so far: noise of a tree is correlated."""
+    noisy, rounds = bool(settings["noise_multiplier"]), 1 if "adaptive" in kind else 4
+    layout, rounds = (LARGE, rounds) if noisy else (LAYOUT, 4)
+    rows = updates(layout)
+    found = package_says(FEDERATED, python_with,
+                         {"rows": rows.tolist(), "kind": kind, "settings": settings, "rounds": rounds})  # fmt: skip
+    made = torch.stack(played(build(DEFENSES, f"tff:{kind}", settings), rows, layout, rounds))
+    if noisy:
+        sums = (one[:, :-1].cumsum(0) for one in (found, made))
+        assert all(same_law(one, other) for one, other in zip(*sums, strict=True))
+    else:
+        torch.testing.assert_close(found, made, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "asked"),
+    [
+        ("BandedToeplitz", {"bands": 3}, {"bands": 3}),
+        ("BandedToeplitz", {"bands": 1}, {"bands": 1}),
+        ("BufferedToeplitz", buffers := {"buf_decay": [0.9, 0.5], "output_scale": [0.1, 0.3]}, {"buffers": buffers}),
+    ],
+)
+def test_correlated_noise_of_jax_privacy(
+    name: str, settings: dict[str, Any], asked: dict[str, Any], python_with: Python
+) -> None:
+    """The same independent noise becomes the same noise of eight rounds."""
+    fresh = torch.randn(8, 5, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    found = package_says("jax_privacy==2.0.0", python_with, {"rows": fresh.tolist(), **asked})
+    defense = build(DEFENSES, f"jax_privacy:{name}", settings)
+    (noise,) = (one for one in defense.operations(Cohort()) if isinstance(one, CorrelatedNoise))
+    buffers, made = fresh.new_zeros(noise.count, 5), []
+    for now, row in enumerate(fresh):
+        one, buffers = noise.next(buffers, row, now)
+        made.append(one)
+    torch.testing.assert_close(found, torch.stack(made))

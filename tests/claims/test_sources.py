@@ -263,6 +263,20 @@ VERSIONS: dict[str, Case] = {
                    ["before 2.8.0"]),
     "NVFlare or older": (app("SVTPrivacy()", asks="nvflare>=2.7"), "pyproject.toml --parameters 61706", 1,
                          ["if: nvflare is 2.8 or newer"]),
+    **{f"TFF as {name}": (app("gaussian_fixed(1.0, 10.0, 1.0)", asks=f"{name}==0.80.0"), "pyproject.toml", 0,
+                          ["if: tff 0.80.0, which was not read, does what 0.87.0 does"])
+       for name in ("tensorflow-federated", "tensorflow_federated", "TensorFlow.Federated")},
+    "TFF by Poetry": ({**MOD, "app/server.py": "gaussian_fixed(1.0, 10.0, 1.0)", "pyproject.toml": MOD[
+        "pyproject.toml"] + "\n[tool.poetry.dependencies]\ntensorflow-federated = '0.80.0'"}, "pyproject.toml", 0,
+        ["if: tff 0.80.0, which was not read"]),
+    **{f"{one} 99": (f'{{"defense": "{one}", {given}}}', "source.json --framework-version 99", 2,
+                     [f"version 99 of {one.partition(':')[0]} is not known"])
+       for one, given in {"appfl:dp": '"epsilon": 1', "fedml:dp": '"dp_solution_type": "ldp"', "tff:gaussian_fixed":
+                          '"noise_multiplier": 1, "clients_per_round": 9', "jax_privacy:BandedToeplitz":
+                          '"noise_multiplier": 1'}.items()},
+    **{f"{one} 99": (f'{{"defense": "{one}"}}', "source.json --fail-on none --framework-version 99", 0,
+                     [f"if: version 99 of {one.partition(':')[0]} does what the code does that was read"])
+       for one in ("flip:local_dp", "openfl:GlobalDP2", "paper:Soteria")},
     "no version": ("SVTPrivacy()", "source.py --framework-version 2.7x", 2, ["'2.7x' is no version"]),
 }  # fmt: skip
 

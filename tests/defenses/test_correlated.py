@@ -1,6 +1,5 @@
 """Noise over rounds: what adds up in the sum of the rounds so far is that of the strategy, and memory goes on."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -76,13 +75,36 @@ def test_the_best_bands_leave_less_than_roots() -> None:
     assert left(best) < 0.99 * left(roots / roots.norm(dim=0)) < left(torch.eye(ROUNDS).double())
 
 
-def test_the_noise_of_a_tree_is_of_few_nodes() -> None:
-    defense = build(DEFENSES, "tff:tree_aggregation", {"noise_multiplier": 3, "restart_frequency": 6})
-    x = torch.stack(noises(defense, {}, range(8)))
-    for rounds in range(1, 7):
-        assert float(x[:rounds].sum(0).std()) == pytest.approx(3 * math.sqrt(rounds.bit_count()), rel=0.03)
+def tree(leaves: int, efficient: bool) -> Tensor:
+    """How the noise of each prefix (leaves, nodes) is made of the nodes of a tree, each of deviation 1.
+
+    ``efficient``: by least squares, from all nodes below those that the prefix is made of.
+    """
+    nodes = [(start, size) for size in (1, 2, 4, 8) for start in range(0, leaves - size + 1, size)]
+    covers = torch.tensor([[float(start <= leaf < start + size) for leaf in range(leaves)] for start, size in nodes])
+    made = torch.zeros(leaves, len(nodes), dtype=torch.float64)
+    for rounds in range(1, leaves + 1):
+        start = 0
+        for size in (8, 4, 2, 1):
+            if rounds & size:
+                own = [n for n, (at, wide) in enumerate(nodes) if start <= at and at + wide <= start + size]
+                seen = covers[own][:, start : start + size].double()
+                best = torch.linalg.pinv(seen).sum(0)
+                only = torch.tensor([float(nodes[n] == (start, size)) for n in own]).double()
+                made[rounds - 1, own] = best if efficient else only
+                start += size
+    return made
+
+
+@pytest.mark.parametrize("efficient", [False, True])
+def test_the_noise_of_a_tree_is_of_few_nodes(efficient: bool) -> None:
+    given = {"noise_multiplier": 3, "restart_frequency": 6, "use_efficient": efficient}
+    x = torch.stack(noises(build(DEFENSES, "tff:tree_aggregation", given), {}, range(8)))
+    prefixes, made = x[:6].cumsum(0) / 3, tree(6, efficient)
+    torch.testing.assert_close(prefixes @ prefixes.T / P, made @ made.T, rtol=0, atol=0.05)
+    assert float((made @ made.T)[3, 3]) == pytest.approx(4 / 7 if efficient else 1)
     # Its first tree has ended, and the next one begins.
-    assert float(x[6:8].sum(0).std()) == pytest.approx(3, rel=0.03)
+    assert float(x[6:8].sum(0).std()) == pytest.approx(3 * float(made[1].norm()), rel=0.03)
 
 
 @pytest.mark.parametrize("name", [*STRATEGIES, "tff:tree_aggregation"])
