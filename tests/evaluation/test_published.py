@@ -101,7 +101,8 @@ def test_candidates_behind_a_tree_are_told_apart_as_well_as_the_theorem_allows(r
              for done in range(rounds) for node in _nodes(done + 1)}  # fmt: skip
     sums = [torch.stack([nodes[node] for node in _nodes(done + 1)]).sum(0) for done in range(rounds)]
     added = [now - before for now, before in zip(sums, [torch.zeros(trials, 20), *sums[:-1]], strict=True)]
-    settings = cell_settings(**CELL | {"defense": "tff:tree_aggregation"})
+    tree = {"defense": "tff:tree_aggregation", "defense_args": {"use_efficient": False}}
+    settings = cell_settings(**CELL | tree)
     parts = []
     for number, noise in enumerate(added):
         declared = _declared(settings, number, sigma * bound)
