@@ -203,10 +203,13 @@ class Others:
         self._gain, expected, left = _passed(seen, whole, variance)
         # What was read, less all but that one example.
         self._rest = seen.target[0].double() - expected - self._gain * (mean - whole)
-        self._seen, self._spread = seen, _Spread(whitened(seen, rows * self._gain), _noise(seen, left), same)
+        self._noise, self._spread = (
+            seen.noise,
+            _Spread(whitened(seen.noise, rows * self._gain), _noise(seen, left), same),
+        )
 
     def _residual(self, gradients: Tensor) -> Tensor:
-        return whitened(self._seen, self._rest - self._gain * gradients / self._count)
+        return whitened(self._noise, self._rest - self._gain * gradients / self._count)
 
     def improbability(self, gradients: Tensor) -> Tensor:
         """Negative log-likelihood (C,), up to a constant, were one of these gradients (C, P) among those behind it."""
@@ -214,7 +217,7 @@ class Others:
 
     def slope(self, gradients: Tensor) -> Tensor:
         """The derivatives (C, P) of the log-likelihood by the gradients (C, P) of that example."""
-        solved = whitened(self._seen, self._spread.solved(self._residual(gradients)), transposed=True)
+        solved = whitened(self._noise, self._spread.solved(self._residual(gradients)), transposed=True)
         return self._gain * solved / self._count
 
 
@@ -249,10 +252,10 @@ def likely_labels(seen: Observation, public: Public) -> Tensor:
     gain, expected, left = _passed(seen, mean, variance)
     rows = (public.gradients - means[public.classes]) * (gain / math.sqrt(classes * (each - 1) * count))
     same = (public.classes[:, None] == public.classes).double()
-    covariance = _Spread(whitened(seen, rows), _noise(seen, left), same)
-    effects = whitened(seen, gain * (means - mean) / count)
+    covariance = _Spread(whitened(seen.noise, rows), _noise(seen, left), same)
+    effects = whitened(seen.noise, gain * (means - mean) / count)
     solved = covariance.solved(effects)
-    evidence = solved @ whitened(seen, seen.target[0].double() - expected)
+    evidence = solved @ whitened(seen.noise, seen.target[0].double() - expected)
     eye = torch.eye(classes, dtype=means.dtype, device=means.device)
     prior = (eye - 1 / classes) * count / classes
     counts = count / classes + prior @ torch.linalg.solve(eye + solved @ effects.T @ prior, evidence)

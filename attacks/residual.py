@@ -10,7 +10,7 @@ from torch import Tensor
 from harness.attacks.objectives import observed_only
 from harness.attacks.stages import DESCENDED, excused
 from harness.base.vectors import group_sums, spread
-from harness.observation import NoiseLevel, Observation
+from harness.observation import Noise, NoiseLevel, Observation
 
 # How likely a coordinate was sent at all, where noise that came after covers the zeros of those that were left out.
 #
@@ -150,7 +150,7 @@ def standardised(observation: Observation, residual: Tensor, share: float = FLOO
     rounds whose noise is correlated."""
     if not is_correlated(observation):
         return residual / deviation_of(observation, share, sharp)
-    return whitened(observation, residual) / white_variance(observation, share, sharp).sqrt().to(residual)
+    return whitened(observation.noise, residual) / white_variance(observation, share, sharp).sqrt().to(residual)
 
 
 def is_correlated(observation: Observation) -> bool:
@@ -158,12 +158,11 @@ def is_correlated(observation: Observation) -> bool:
     return observation.noise is not None and observation.noise.whitening is not None
 
 
-def whitened(observation: Observation, values: Tensor, transposed: bool = False) -> Tensor:
+def whitened(noise: Noise | None, values: Tensor, transposed: bool = False) -> Tensor:
     """Values (..., T * P) of T rounds with their rounds mixed so that noise is independent; as they are without."""
-    if not is_correlated(observation):
+    if noise is None or noise.whitening is None:
         return values
-    assert observation.noise is not None and observation.noise.whitening is not None
-    mix = observation.noise.whitening.to(values)
+    mix = noise.whitening.to(values)
     return ((mix.T if transposed else mix) @ values.unflatten(-1, (len(mix), -1))).flatten(-2)
 
 

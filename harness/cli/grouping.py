@@ -35,6 +35,7 @@ GROUPS: dict[str, Groups] = {
         "What is judged": ("captures", "truth", "checks_only", "plan"),
         "Attackers": ("attack", "prior", "update_model", "rounds_seen"),
         "The final model instead": ("members", "non_members", "model", "weights", "references"),
+        "Who sent what": ("sites",),
         "Data": ("data_root",),
         "Running": ("budget", *_RUNNING),
         "Output": _OUTPUT,
@@ -50,7 +51,7 @@ GROUPS: dict[str, Groups] = {
     "frontier": {
         "What is judged": (
             "defense", "defense_arg", "sigma", "dataset", "model", "surface", "tap", "victims", "attacked", "full",
-            "delta", "seed",
+            "delta", "seed", "bits",
         ),
         "Training": ("clients", "clients_per_round", *_OF_TRAINING),
         "Attackers": ("attack",),
@@ -76,7 +77,7 @@ GROUPS: dict[str, Groups] = {
         "Training": (
             "rounds", "steps", "sampling_rate", "clients_per_round", "colluders", "learning_rate", "model", "seed",
         ),
-        "Attackers": ("canary", "canaries", "others", "guesses"),
+        "Attackers": ("planted", "canary", "canaries", "others", "guesses"),
         "Data": ("dataset", "data_root"),
         "Output": _OUTPUT,
     },

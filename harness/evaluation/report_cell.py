@@ -238,11 +238,11 @@ def limit_of(settings: CellSettings, scene: Scene) -> Limit | NoLimit:
 
 def _of_rounds(settings: CellSettings, scene: Scene) -> Limit | NoLimit:
     """That of all rounds that are seen; of noise which is correlated over them, by what makes it independent."""
-    model, noise = scene.observation.model.of_one_round, scene.observation.noise
+    model = scene.observation.model.of_one_round
     limits = [_limit_of_round(settings.in_round(number), model) for number in range(settings.rounds_seen)]
     if len(limits) == 1 or not settings.tap.of_round or not settings.build_defense().replays:
         return combined(limits)
-    known = [one for one in limits if isinstance(one, GaussianLimit)]
+    noise, known = scene.observation.noise, [one for one in limits if isinstance(one, GaussianLimit)]
     if noise is None or noise.whitening is None or len(known) < len(limits):
         return next((one for one in limits if isinstance(one, NoLimit)), NoLimit(_CORRELATED))
     each = (

@@ -100,7 +100,7 @@ def test_taps_of(surfaces: list[int], taps: list[str], expected: list[str]) -> N
 
 @pytest.mark.parametrize(
     ("surfaces", "taps", "words"),
-    [([3], [], "surfaces are 0"), ([], ["T0.agg"], "known taps: T2.raw"), ([1], ["T2.raw"], "choose one")],
+    [([3], [], "surfaces are 0"), ([], ["T0.sum"], "known taps: T2.raw"), ([1], ["T2.raw"], "choose one")],
 )
 def test_taps_of_refuses(surfaces: list[int], taps: list[str], words: str) -> None:
     with pytest.raises(UsageError, match=words):

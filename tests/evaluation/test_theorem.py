@@ -62,6 +62,7 @@ def scene(**changes: Any) -> Any:
     model = SimpleNamespace(uncovered=None, layout=LAYOUT)
     values = {"model": model, "dataset": SimpleNamespace(uncovered=None), "indices": torch.arange(6).reshape(3, 2)}
     values |= changes
+    values["model"].of_one_round = values["model"]  # type: ignore[attr-defined]
     return Scene(
         cast(Any, SimpleNamespace(model=values["model"], batches=None)),
         cast(Any, SimpleNamespace(indices=values["indices"])), cast(Any, values["dataset"]),
