@@ -154,11 +154,12 @@ def _declared(settings: CellSettings, number: int, deviation: float) -> Noise:
 
 
 @pytest.mark.parametrize(
-    "name", ["tff:tree_aggregation", *(pytest.param(one, marks=pytest.mark.slow) for one in list(LOUD)[1:])]
+    ("name", "victims"),
+    [("jax_privacy:BufferedToeplitz", 24), *(pytest.param(one, 64, marks=pytest.mark.slow) for one in LOUD)],
 )
-def test_whitened_rounds_tell_more(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_whitened_rounds_tell_more(name: str, victims: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The place of each truth among 64 images of its class, in the same rounds, with the strategy and without."""
-    _, scene = _played(tmp_path, defense=name, defense_args=LOUD[name], victims=64, rounds_seen=16)
+    _, scene = _played(tmp_path, defense=name, defense_args=LOUD[name], victims=victims, rounds_seen=16)
     seen, identify = scene.observation, ATTACKS["identify"]()
     candidates, labels = _line_up(scene, 63), scene.truth.labels[:, 0]
 

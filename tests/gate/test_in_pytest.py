@@ -76,6 +76,7 @@ def test_what_withstands_passes(pytester: pytest.Pytester) -> None:
     tried(pytester, body, iterations=20).assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_a_baseline_is_made_and_held(pytester: pytest.Pytester) -> None:
     body = 'leakage(defense={!r}, victims=24, **SMALL).assert_not_worse("base.json")'
     kept = body.format("none")
@@ -87,6 +88,7 @@ def test_a_baseline_is_made_and_held(pytester: pytest.Pytester) -> None:
     said(tried(pytester, kept, iterations=6), "FAILED: 1 incomparable", "other settings: attack.max_iterations 5 -> 6")
 
 
+@pytest.mark.slow
 def test_a_defense_that_protects_less_is_worse(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(own="""
         from dataclasses import dataclass
