@@ -45,6 +45,7 @@ def test_it_brings_back_what_others_do_not(
     assert found["intervals"] >= found["cpl"] + lead, found
 
 
+@pytest.mark.slow
 def test_who_takes_signs_for_numbers_of_this_size_loses(
     victims: Victims, digits: Callable[..., tuple[Tensor, Tensor]]
 ) -> None:

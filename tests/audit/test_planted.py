@@ -72,6 +72,7 @@ def proven(multiplier: float) -> float:
     return float(brentq(beyond, 0, 100))
 
 
+@pytest.mark.slow
 def test_lower_bounds_lie_below_what_is_proven() -> None:
     epsilon = proven(4.0)
     found = [audit_released(job(seed, 4.0), seed, CANARIES, delta=DELTA, epsilon=epsilon) for seed in range(40)]

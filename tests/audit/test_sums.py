@@ -165,6 +165,7 @@ VALID = [
 ]
 
 
+@pytest.mark.slow
 def test_valid_sums_keep_their_guarantee(audited: Callable) -> None:
     results = [
         audited("secagg_ddp", {"protocol": "sum", **arguments}, seed=seed, **settings)

@@ -71,6 +71,7 @@ def test_what_is_undecided_fails_too(pytester: pytest.Pytester) -> None:
     said(result, "not withstood everywhere: 1 undecided")
 
 
+@pytest.mark.slow
 def test_what_withstands_passes(pytester: pytest.Pytester) -> None:
     body = 'leakage(defense="fed_cdp", victims=80, labels="known", **SMALL).assert_withstands()'
     tried(pytester, body, iterations=20).assert_outcomes(passed=1)
