@@ -3,11 +3,11 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import typer
 from rich.console import Console
@@ -256,13 +256,25 @@ def judge_membership(
         final = final_of_files(model, weights, sides)
     with within():
         found = judge_members(final, sides, references, device=choose_device(device))
+    _show(found, as_json)
+    return DONE if found.problem is None else INVALID
+
+
+class _Finding(Protocol):
+    """What a test of captures or files found."""
+
+    def record(self) -> dict[str, Any]: ...
+
+    def lines(self) -> Iterable[str]: ...
+
+
+def _show(found: _Finding, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(found.record(), indent=1) + "\n")
-    else:
-        console = Screen()
-        for line in found.lines():
-            console.print(Text(line))
-    return DONE if found.problem is None else INVALID
+        return
+    console = Screen()
+    for line in found.lines():
+        console.print(Text(line))
 
 
 def judge_which_site(captures: Sequence[Path], as_json: bool) -> int:
@@ -270,12 +282,7 @@ def judge_which_site(captures: Sequence[Path], as_json: bool) -> int:
     if not captures:
         raise UsageError("which sites? name folders of captures, of two rounds or more")
     found = judge_sites([read_capture(path) for path in folders_of(list(captures))])
-    if as_json:
-        sys.stdout.write(json.dumps(found.record(), indent=1) + "\n")
-    else:
-        console = Screen()
-        for line in found.lines():
-            console.print(Text(line))
+    _show(found, as_json)
     return DONE
 
 

@@ -17,7 +17,7 @@ from harness.base.coding import Coding, Largest
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.datasets import Dataset, Victims
-from harness.evaluation.played_round import Key, PlayedRound, round_context
+from harness.evaluation.played_round import Key, PlayedRound
 from harness.experiment import CellSettings
 from harness.federation.taps import Tap
 from harness.models import RowModel
@@ -41,7 +41,7 @@ def moved(
         chunk: most clients trained together.
         remembered: what the victims keep (V, ...) of rounds before; the other clients are new.
     """
-    played, sums = _of_messages(settings), settings.build_defense().sums_securely
+    played = _published(settings)
     clients, whole = settings.clients_per_round, settings.together > 1
     together, parts = max(1, chunk // clients), []
     for first in range(0, len(keys), together):
@@ -53,10 +53,8 @@ def moved(
         )
         start = weights[rows].repeat_interleave(clients, 0)
         kept = {name: _of_first(values[rows], clients) for name, values in remembered.items()}
-        made = PlayedRound(model, start, images.to(weights), labels.to(weights.device), each, played, kept).update()
-        total = made * clients if sums else made.unflatten(0, (-1, clients)).sum(1)  # of a secure sum, it is the mean
-        applied = [_applied(one, key, model, played) for one, key in zip(total, keys[rows], strict=True)]
-        parts.append(torch.stack(applied))
+        made = PlayedRound(model, start, images.to(weights), labels.to(weights.device), each, played, kept)
+        parts.append(made.update())
     return (weights.double() + torch.cat(parts).to(weights.device)).to(weights.dtype)
 
 
@@ -70,16 +68,10 @@ def _of_first(values: Tensor, clients: int) -> Tensor:
 _ONE_STEP = {"local_steps": 1, "epochs": 1, "client_examples": None, "update_model": "first"}
 
 
-def _of_messages(settings: CellSettings) -> CellSettings:
-    """The same round read at the server. Where a local step is read, its batch is all that a client has."""
+def _published(settings: CellSettings) -> CellSettings:
+    """The same round as the server applies it. Where a local step is read, its batch is all that a client has."""
     changes = {} if settings.tap.of_update else _ONE_STEP
-    return settings.model_copy(update={"tap": Tap.RECEIVED, "observations": 1, **changes})
-
-
-def _applied(total: Tensor, key: Key, model: RowModel, settings: CellSettings) -> Tensor:
-    """What the server makes of the sum (P,) of a round's messages, with noise of this federation's own."""
-    context = round_context(settings, model, ((" ".join(map(str, key)),),), {})
-    return settings.build_defense().aggregate(total, context)
+    return settings.model_copy(update={"tap": Tap.PUBLISHED, "observations": 1, **changes})
 
 
 def _own_round(truth: Victims, rows: slice, clients: int) -> tuple[Tensor, Tensor]:

@@ -57,7 +57,7 @@ def published_of(received: Tensor, defense: Defense, context: RoundContext, toge
 
 
 def federation_of(key: tuple[int | str, ...]) -> str:
-    """The name of the federation whose first client has a key."""
+    """The name of the federation whose first client has a key, which says that it is the first or does not."""
     return " ".join(map(str, key)).replace(" client 0", "")
 
 
