@@ -50,6 +50,7 @@ def meanings(kind: Kind) -> dict[str, str]:
 
 
 SURFACES = {2: "inside the client", 1: "on the way", 0: "at the server"}
+PUBLISHED = "T0.agg"
 
 GUARANTEES = {
     "none": "Nothing is promised: no theorem covers what ran.",
@@ -79,6 +80,8 @@ def surface(cell: Placed) -> str:
 
 def where(cell: Placed) -> str:
     """The same in a sentence."""
+    if cell.tap == PUBLISHED:
+        return f"in the published model ({PUBLISHED})"
     return SURFACES[cell.surface] if cell.surface is not None else f"at {text.safe(cell.tap, 20)}"
 
 

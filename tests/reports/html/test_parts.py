@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 from xml.etree import ElementTree
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
+from harness.federation.taps import Tap
 from harness.reports.html import make_page
 from harness.reports.html.chart import INK, inline
 from harness.reports.html.gallery import gallery
@@ -17,8 +20,9 @@ from harness.reports.html.places import decided_places, shown_cells
 from harness.reports.html.runs import read_runs
 from harness.reports.html.training import leakage, utility_chart
 from harness.reports.html.verdict import verdict
+from harness.reports.html.wording import where
 from harness.reports.pictures import first_rows_box, last_row_boxes
-from harness.results import Control, Identified, Outcomes, Statement
+from harness.results import CellResult, Control, Identified, Outcomes, Statement
 from harness.results.record import OWN_CONTROL
 from harness.scoring.strongest import IN_PART
 
@@ -199,3 +203,12 @@ def test_who_was_skipped_is_not_among_those_who_were_tried(tmp_path: Path, a_cel
     assert verdict(runs, decided_places(runs)).tried.startswith("1 attack tried (patches)")
     page = make_page(runs)
     assert "skipped: settled by patches" in page and "--all-members" not in page
+
+
+@pytest.mark.parametrize(
+    ("tap", "surface", "said"),
+    [(Tap.PUBLISHED, None, "in the published model (T0.agg)"), (Tap.RECEIVED, None, "at T0.post"),
+     (Tap.ARRIVED, 0, "at the server")],
+)  # fmt: skip
+def test_every_place_has_words(tap: Tap, surface: int | None, said: str) -> None:
+    assert where(cast(CellResult, SimpleNamespace(tap=str(tap), surface=surface))) == said
