@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from harness.base.errors import UsageError
+from harness.models.adapters import adapters
 from harness.models.batch_norm import BatchNorm
 
 _GROUPS = 32
 _WIDTH = 256
-_ONLY = re.compile(r"only\((.+)\)")
+_ONLY, _ADAPTERS = re.compile(r"only\((.+)\)"), re.compile(r"adapters\((\d{1,9})(?:\|(\d{1,9}(?:\.\d{1,9})?))?\)")
 
 
 def group_norm(network: nn.Module) -> nn.Module:
@@ -156,7 +157,12 @@ def split_name(name: str) -> tuple[str, list[Callable[[nn.Module], nn.Module]]]:
     """
     own, *named = name.split("+")
     for change in named:
-        if change not in CHANGES and not _ONLY.fullmatch(change):
+        if change.startswith("adapters") and not _ADAPTERS.fullmatch(change):
+            raise UsageError(
+                f"model {name!r}: adapters have a rank and perhaps an alpha, both positive numbers; write "
+                f"{own}+adapters(16) or {own}+adapters(16|32)"
+            )
+        if change not in CHANGES and not _ONLY.fullmatch(change) and not _ADAPTERS.fullmatch(change):
             near = difflib.get_close_matches(change, CHANGES, n=1)
             hint = f"did you mean {own}+{near[0]}?" if near else f"known: {', '.join(CHANGES)}"
             raise UsageError(f"model {name!r}: unknown change {change!r}; {hint}")
@@ -164,5 +170,8 @@ def split_name(name: str) -> tuple[str, list[Callable[[nn.Module], nn.Module]]]:
 
 
 def _change(name: str) -> Callable[[nn.Module], nn.Module]:
+    if (low := _ADAPTERS.fullmatch(name)) is not None:
+        rank, alpha = int(low[1]), None if low[2] is None else float(low[2])
+        return lambda network: adapters(network, rank, alpha)
     parts = _ONLY.fullmatch(name)
     return CHANGES[name] if parts is None else lambda network: only(network, parts[1].split("|"))

@@ -7,7 +7,8 @@ from harness.base.errors import UsageError
 from harness.base.words import BITS, MOST_WORDS, PAD, tokens_of
 from harness.models.networks import MODELS, ImageShape
 
-_WIDTH, _HEADS, _LAYERS = 384, 6, 2
+_WIDTH, _NARROW, _LAYERS = 384, 64, 2
+_HEADS = {_WIDTH: 6, _NARROW: 4}
 
 
 class TextTransformer(nn.Module):
@@ -23,9 +24,10 @@ class TextTransformer(nn.Module):
         self.words = nn.Embedding(vocabulary, width)
         self.places = nn.Parameter(torch.randn(1, places, width) * 0.02)
         nn.init.normal_(self.words.weight, std=0.02)
+        heads = _HEADS[width]
         self.encoder = nn.Sequential(
             *[
-                nn.TransformerEncoderLayer(width, _HEADS, 2 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+                nn.TransformerEncoderLayer(width, heads, 2 * width, 0.0, "gelu", batch_first=True, norm_first=True)
                 for _ in range(_LAYERS)
             ]
         )
@@ -47,6 +49,12 @@ class TextTransformer(nn.Module):
 def text_transformer(image_shape: ImageShape, classes: int) -> nn.Module:
     """An encoder of two layers, width 384 and 1,024 words (about 2.8 million parameters)."""
     return TextTransformer(MOST_WORDS, places_in("text_transformer", image_shape), _WIDTH, classes)
+
+
+@MODELS.register("text_transformer_64")
+def narrow_text_transformer(image_shape: ImageShape, classes: int) -> nn.Module:
+    """text_transformer at width 64, where fewer tokens fill the space of their vectors."""
+    return TextTransformer(MOST_WORDS, places_in("text_transformer_64", image_shape), _NARROW, classes)
 
 
 def places_in(name: str, image_shape: ImageShape) -> int:
