@@ -11,16 +11,13 @@ import torch
 from torch import Tensor
 
 from harness.attacks import sentences
+from harness.attacks.adapted import layers_of, readings, text_of
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.attacker import Reads
-from harness.attacks.token_layers import TokenLayer, candidates_at, outside, read_before, row_space, token_layer
+from harness.attacks.token_layers import TokenLayer, candidates_at, nearest, outside, read_before, row_space, token_layer
 from harness.base.words import PAD, images_of
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
-
-#: A token whose vector lies that far outside of the span is none; nor is one that lies so much further outside than all
-#: before it, where that is more than rounding.
-_OUTSIDE, _FURTHER, _ROUNDING = 0.1, 10.0, 1e-3
 
 
 @ATTACKS.register("span")
@@ -33,19 +30,32 @@ class Span(ClosedForm):
 
     def solved(self, observation: Observation) -> Tensor:
         layer, model = token_layer(observation.model, "span"), observation.model
-        if observation.examples > 1:
+        low = layers_of(model)
+        if observation.examples > 1 and not low:
             sentences.first_attention(model)
-        alike = observation.examples == 1 and _alike(observation, layer)
-        shared = candidates_at(model, layer, observation.weights[0]) if alike else None
+        layers, several = low or (layer,), observation.examples > 1 and not low
+        shared = {
+            one.source: candidates_at(model, one.source, observation.weights[0])
+            for one in layers
+            if one.source == one.prefix and not several and _alike(observation, one)
+        }
 
         def of_row(row: int) -> Tensor:
-            if observation.examples > 1:
+            if several:
                 return images_of(sentences.of_row(observation, row)).flatten()
-            vectors = candidates_at(model, layer, observation.weights[row]) if shared is None else shared
-            return images_of(told(model.layout.split(observation.target)[layer.weight][row], vectors)).flatten()
+            weights, parts = observation.weights[row], model.layout.split(observation.target[row : row + 1])
+            vectors = shared | {
+                one.source: candidates_at(model, one.source, weights)
+                for one in layers
+                if one.source == one.prefix and one.source not in shared
+            }
+            own = {one.weight: parts[one.weight][0] for one in layers}
+            text = text_of(readings(layers, own), vectors) if low else told(own[layer.weight], vectors[layer.source])
+            return images_of(text).flatten()
 
         # A network that is run again takes the weights of one row at a time.
-        alone = shared is not None and observation.examples == 1 and observation.target.device.type == "cpu"
+        known = len(shared) == len({one.source for one in layers})
+        alone = known and observation.target.device.type == "cpu"
         return torch.stack(side_by_side(of_row, range(observation.rows), alone)).to(observation.target)
 
 
@@ -62,13 +72,7 @@ def told(gradient: Tensor, vectors: Tensor) -> Tensor:
     Args:
         vectors: (V, T, E), of every token at every place.
     """
-    tokens = torch.full(vectors.shape[1:2], PAD)
     basis = row_space(gradient)
     if not len(basis):
-        return tokens
-    near, found = outside(vectors, basis).min(0)
-    before = torch.cat([near.new_full((1,), _OUTSIDE), near.cummax(0).values[:-1] * _FURTHER])
-    ends = (near > before.clamp(_ROUNDING, _OUTSIDE)).nonzero()
-    length = int(ends[0]) if len(ends) else len(tokens)
-    tokens[:length] = found[:length].cpu()
-    return tokens
+        return torch.full(vectors.shape[1:2], PAD)
+    return nearest(outside(vectors, basis))

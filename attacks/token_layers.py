@@ -17,6 +17,9 @@ _SAME = 1e-4  # of a vector's length, up to which two are one
 _TOGETHER, _ROWS = 16, 4096
 #: A singular value below that share of the largest one is rounding.
 _ROUNDING = 3e-7
+#: A token whose vector lies that far outside of the span is none; nor is one that lies so much further outside than all
+#: before it, where that is more than rounding.
+_OUTSIDE, _FURTHER, _RIGHT = 0.1, 10.0, 1e-3
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,13 @@ class TokenLayer:
 
     Attributes:
         prefix: of its module. weight: the name of its matrix, whose columns stand for the numbers of a vector.
-        width: numbers of a vector.
+        width: numbers of a vector. source: prefix of the first layer that reads the same vectors.
     """
 
     prefix: str
     weight: str
     width: int
+    source: str
 
 
 class Seen(Exception):
@@ -66,9 +70,14 @@ def vectors_at(model: RowModel, layer: str, weights: Tensor, tokens: Tensor) -> 
     return torch.cat(parts) if parts else None
 
 
-@lru_cache(maxsize=2)
 def token_layer(model: RowModel, attack: str) -> TokenLayer:
-    """The layer by which tokens are told.
+    """The first of :func:`token_layers`."""
+    return token_layers(model, attack)[0]
+
+
+@lru_cache(maxsize=2)
+def token_layers(model: RowModel, attack: str) -> tuple[TokenLayer, ...]:
+    """The trained layers that read vectors of single tokens, of which the first is the one by which tokens are told.
 
     Raises:
         UsageError: the network reads no texts, or none of its trained layers reads vectors of single tokens.
@@ -78,6 +87,8 @@ def token_layer(model: RowModel, attack: str) -> TokenLayer:
     one = torch.arange(places) % (vocabulary - 2) + 2
     other = torch.where(torch.arange(places) % 2 == 0, one, one.flip(0))
     same, weights = (one == other).nonzero()[:, 0], model.initial_weights([("tokens",)])[0]
+    found: list[TokenLayer] = []
+    read: dict[str, Tensor] = {}
     for name, layer in model.plain_module.named_modules():
         weight = _matrix_of(name, layer, model)
         if weight is None:
@@ -88,8 +99,13 @@ def token_layer(model: RowModel, attack: str) -> TokenLayer:
         if given.dim() == 3 and given.shape[1] == places:
             apart = (given[0, same] - given[1, same]).norm(dim=1)
             if (apart <= _SAME * given[0, same].norm(dim=1)).all():
-                return TokenLayer(name, weight, given.shape[2])
-            break
+                like = (source for source, seen in read.items() if torch.equal(seen, given))
+                found.append(TokenLayer(name, weight, given.shape[2], next(like, name)))
+                read.setdefault(found[-1].source, given)
+                continue
+        break
+    if found:
+        return tuple(found)
     raise UsageError(
         f"attack {attack!r} needs a trained layer that reads the vectors of single tokens, which model {model.name!r} "
         "lacks; use --attack auto"
@@ -127,12 +143,12 @@ def read_before(model: RowModel, layer: TokenLayer) -> tuple[str, ...]:
     return tuple(name for name, one in zip(named, of, strict=False) if one is not None)
 
 
-def candidates_at(model: RowModel, layer: TokenLayer, weights: Tensor) -> Tensor:
-    """The vectors (V, T, E) of every token at every place."""
+def candidates_at(model: RowModel, layer: str, weights: Tensor) -> Tensor:
+    """The vectors (V, T, E) that the layer of that name is given of every token at every place."""
     vocabulary, places = model.vocabulary or 0, model.image_shape[-1]
     every = torch.arange(vocabulary)[:, None].expand(-1, places).clone()
     every[PAD] = PAD + 1  # a text of no tokens has no vectors
-    vectors = vectors_at(model, layer.prefix, weights, every)
+    vectors = vectors_at(model, layer, weights, every)
     assert vectors is not None  # it was called when it was found
     return vectors
 
@@ -157,3 +173,14 @@ def outside(vectors: Tensor, basis: Tensor) -> Tensor:
         inside = (values @ basis.T).square().sum(1) / values.square().sum(1).clamp_min(1e-300)
         parts.append((1.0 - inside).clamp_min(0.0).sqrt())
     return torch.cat(parts).unflatten(0, vectors.shape[:-1])
+
+
+def nearest(off: Tensor) -> Tensor:
+    """The text (T,) of the tokens that lie least outside of a span (V, T); it ends where none is near."""
+    tokens = torch.full(off.shape[1:2], PAD)
+    near, found = off.min(0)
+    before = torch.cat([near.new_full((1,), _OUTSIDE), near.cummax(0).values[:-1] * _FURTHER])
+    ends = (near > before.clamp(_RIGHT, _OUTSIDE)).nonzero()
+    length = int(ends[0]) if len(ends) else len(tokens)
+    tokens[:length] = found[:length].cpu()
+    return tokens

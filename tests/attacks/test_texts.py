@@ -128,7 +128,7 @@ def test_the_span_holds_the_tokens_that_were_used_and_no_others(model: RowModel,
     length = int((tokens != PAD).sum())
     basis = row_space(gradient)
     assert len(basis) == length == int(torch.linalg.matrix_rank(gradient.double(), rtol=1e-6))
-    off = outside(candidates_at(model, layer, observation.weights[0]), basis)
+    off = outside(candidates_at(model, layer.prefix, observation.weights[0]), basis)
     there = torch.zeros(off.shape, dtype=torch.bool)
     there[tokens[0, 0, :length], torch.arange(length)] = True
     assert off[there].max() < 1e-5

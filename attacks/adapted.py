@@ -1,0 +1,91 @@
+"""Texts from the gradients of adapters, whose matrices have fewer rows or columns than a token's vector has numbers.
+
+How it is done is ours, after attack ``span``. With adapter s B A, the gradient of A is s B' times the sum of outer
+products of derivatives and vectors: its rows lie in the span of the tokens' vectors. While B is zero, so is it. The
+gradient of B is the sum with A x in the place of x: its rows tell tokens by the r numbers A x. So the first tells as
+many pairs of a token and a place as all first adapters have rows together, the second fewer than r.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from harness.attacks.token_layers import TokenLayer, nearest, outside, row_space, token_layers
+from harness.base.words import PAD
+from harness.models import RowModel
+
+#: A share of a gradient that vectors leave unexplained, up to which it is rounding.
+EXPLAINED = 1e-3
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Layers that are read together: those of A, which are given the same vectors, or those of B.
+
+    Attributes:
+        layers: of each, its gradient (O, E) and the prefix of the layer whose vectors (V, T, E) it is given.
+    """
+
+    layers: tuple[tuple[Tensor, str], ...]
+
+    def off(self, vectors: Mapping[str, Tensor]) -> Tensor | None:
+        """How far every token at every place (V, T) lies outside of what was used; None where nothing is told: of a
+        gradient that is zero, or whose rows span all there is."""
+        bases = [(row_space(gradient), source) for gradient, source in self.layers]
+        told = [outside(vectors[source], one) for one, source in bases if 0 < len(one) < one.shape[1]]
+        return torch.stack(told).amax(0) if told else None
+
+    def unexplained(self, vectors: Mapping[str, Tensor], pairs: tuple[Tensor, Tensor]) -> float:
+        """The largest share of a gradient outside of the span of some tokens at some places, both (N,); 1 where they
+        are so many that they span everything."""
+        shares = [0.0]
+        for gradient, source in self.layers:
+            if not gradient.any():
+                continue
+            own = vectors[source][pairs].to(gradient).double()
+            if not len(own) or len(own) >= own.shape[1]:
+                return 1.0
+            basis, values = torch.linalg.qr(own.T)[0], gradient.double()
+            shares.append(float((values - values @ basis @ basis.T).norm() / values.norm()))
+        return max(shares)
+
+
+def readings(layers: tuple[TokenLayer, ...], parts: Mapping[str, Tensor]) -> list[Reading]:
+    """What may be read of gradients by name, that of A before that of B.
+
+    Args:
+        layers: that read vectors of single tokens, in order.
+        parts: the gradient (O, E) of each layer's matrix.
+    """
+    alike = [parts[one.weight] for one in layers if one.source == layers[0].source]
+    # Derivatives by queries are much smaller than those by values.
+    first = torch.cat([one / one.norm().clamp_min(1e-30) for one in alike])
+    others = tuple((parts[one.weight], one.source) for one in layers if one.source != layers[0].source)
+    return [Reading(((first, layers[0].source),)), *([Reading(others)] if others else [])]
+
+
+def layers_of(model: RowModel) -> tuple[TokenLayer, ...]:
+    """The layers of the first adapters; none where the first layer that reads tokens has rows enough by itself."""
+    layers = token_layers(model, "span")
+    rows = dict(zip(model.layout.names, model.layout.shapes, strict=True))[layers[0].weight][0]
+    others = any(one.source != layers[0].source for one in layers)
+    return layers if others and rows <= layers[0].width else ()
+
+
+def text_of(found: list[Reading], vectors: Mapping[str, Tensor]) -> Tensor:
+    """The text (T,) of one example: of those that may be read, the one that leaves least unexplained."""
+    best, least = torch.full(next(iter(vectors.values())).shape[1:2], PAD), 2.0
+    for one in found:
+        off = one.off(vectors)
+        if off is None:
+            continue
+        text = nearest(off)
+        places = (text != PAD).nonzero()[:, 0]
+        share = one.unexplained(vectors, (text[places].to(off.device), places.to(off.device)))
+        if share < least:
+            best, least = text, share
+        if share < EXPLAINED:
+            break
+    return best
