@@ -14,7 +14,15 @@ from harness.attacks import sentences
 from harness.attacks.adapted import layers_of, readings, text_of
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.attacker import Reads
-from harness.attacks.token_layers import TokenLayer, candidates_at, nearest, outside, read_before, row_space, token_layer
+from harness.attacks.token_layers import (
+    TokenLayer,
+    candidates_at,
+    nearest,
+    outside,
+    read_before,
+    row_space,
+    token_layer,
+)
 from harness.base.words import PAD, images_of
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation

@@ -24,6 +24,7 @@ from harness.cli.config import read_options
 from harness.cli.console import display
 from harness.cli.grouping import Grouped
 from harness.cli.options import (
+    AdapterRankOption,
     AllMembersOption,
     AssignmentsOption,
     ChunkOption,
@@ -38,6 +39,7 @@ from harness.cli.options import (
     ShardOption,
     SurfaceOption,
     ThreadsOption,
+    TrainOnlyOption,
     chosen_jobs,
     numbers,
     options_of,
@@ -49,7 +51,7 @@ from harness.cli.options import (
     without,
 )
 from harness.datasets import data_root as find_data_root
-from harness.datasets import dataset_name
+from harness.datasets import dataset_name, default_model
 from harness.defenses import DEFENSES
 from harness.evaluation import Run, evaluate
 from harness.evaluation.observe import Stage
@@ -64,6 +66,7 @@ from harness.experiment import (
     usual_prior,
 )
 from harness.federation.memory import read_state
+from harness.models.adapters import trained_only
 from harness.parallel.clusters import device_there, evaluate_on_cluster
 from harness.parallel.crew import crew, is_one_group, largest_crew, suitable_jobs
 from harness.parallel.plan import make_shard
@@ -177,7 +180,7 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
     rounds = listed.pop("round")
     grid = {
         "dataset": [dataset_name(name) for name in split_lists(options["dataset"])],
-        "model": split_lists(options["model"]) or [None],  # None: each dataset's own default
+        "model": _models(options),
         "defense": [(name, defense_args[name]) for name in defenses],
         "attack": [(name, attack_args[name]) for name in attacks],
         "batch_size": listed.pop("batch_size"),
@@ -193,6 +196,17 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
             "quantile; add them, or leave it out"
         )
     return cells
+
+
+def _models(options: dict[str, Any]) -> list[str] | list[None]:
+    """The names of the networks; None for each dataset's own default."""
+    names, rank = split_lists(options["model"]), options.get("adapter_rank")
+    datasets = split_lists(options["dataset"])
+    if not names and options.get("train_only"):
+        if len(datasets) > 1:
+            raise UsageError("--train-only changes one network, and each dataset has its own; name it with --model")
+        names = [default_model(dataset_name(datasets[0]))]
+    return trained_only(names, options.get("train_only"), rank) or [None]
 
 
 def _attack_args(assignments: list[str], attacks: list[str]) -> dict[str, dict[str, str]]:
@@ -259,6 +273,8 @@ def evaluate_command(
     ] = None,
     dataset: Names = None,
     model: Names = None,
+    train_only: TrainOnlyOption = None,
+    adapter_rank: AdapterRankOption = None,
     surface: SurfaceOption = None,
     tap: Annotated[
         list[str] | None, typer.Option(help="A tap instead of a surface; see harness list surfaces.")
@@ -289,8 +305,8 @@ def evaluate_command(
     """Attack clients that train under a defense, at every surface, and report what leaks."""
     given = settings | {
         "defense": defense, "attack": attack, "adversary": adversary, "dataset": dataset, "model": model,
-        "surface": surface, "tap": tap, "seed": seed, "training": training, "defense_arg": defense_arg,
-        "attack_arg": attack_arg, "all_members": all_members or None,
+        "train_only": train_only, "adapter_rank": adapter_rank, "surface": surface, "tap": tap, "seed": seed,
+        "training": training, "defense_arg": defense_arg, "attack_arg": attack_arg, "all_members": all_members or None,
     }  # fmt: skip
     part = Shard.parse(shard) if shard else None
     require_one_way(shard, jobs, cluster, cluster_arg)

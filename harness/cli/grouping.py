@@ -21,9 +21,9 @@ GROUPS: dict[str, Groups] = {
             "preset", "defense", "attack", "dataset", "model", "surface", "victims", "out", "resume", "as_json",
         ),
         "What is judged": (
-            "defense_arg", "tap", "batch_size", "distinct_labels", "shared_weights", "clients", "clients_per_round",
-            "rounds", "steps_per_round", "sampling_rate", "learning_rate", "local_steps", "optimizer", "epochs",
-            "client_examples", "sent_as", "batch_norm", "round", "rounds_seen", "observations", "training", "weights",
+            "defense_arg", "train_only", "adapter_rank", "tap", "batch_size", "distinct_labels", "shared_weights",
+            "clients", "clients_per_round", "rounds", "steps_per_round", "sampling_rate", "learning_rate",
+            "local_steps", "optimizer", "epochs", "client_examples", "sent_as", "batch_norm", "round", "rounds_seen", "observations", "training", "weights",
             "server_state", "variates", "seed",
         ),
         "Attackers": ("attack_arg", "adversary", "prior", "labels", "update_model", "all_members"),
@@ -41,7 +41,10 @@ GROUPS: dict[str, Groups] = {
         "Output": _OUTPUT,
     },
     "train": {
-        "What is trained": ("defense", "defense_arg", "dataset", "model", "clients", "clients_per_round", "seed"),
+        "What is trained": (
+            "defense", "defense_arg", "dataset", "model", "train_only", "adapter_rank", "clients", "clients_per_round",
+            "seed",
+        ),
         "Training": _OF_TRAINING,
         "Privacy": ("target_epsilon", "budget", "delta", "bayesian"),
         "Data": ("data_root",),

@@ -70,6 +70,14 @@ ClusterOption = Annotated[
 ClusterArgs = Annotated[
     list[str] | None, typer.Option(help="key=value, repeated: ray's address, gpus; options of sbatch.")
 ]
+TrainOnlyOption = Annotated[
+    str | None,
+    typer.Option(
+        help="adapters: train LoRA adapters and the last layer alone, as NAME+adapters(RANK) does.",
+        autocompletion=among(("adapters",)),
+    ),
+]
+AdapterRankOption = Annotated[int | None, typer.Option(help="Of --train-only adapters (8).")]
 RowJobsOption = Annotated[int | None, typer.Option(help="Parallel processes for the rows (1).")]
 
 

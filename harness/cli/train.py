@@ -14,10 +14,12 @@ from harness.cli.app import DONE, app, resumable
 from harness.cli.console import display, note
 from harness.cli.grouping import Grouped
 from harness.cli.options import (
+    AdapterRankOption,
     AssignmentsOption,
     DataRootOption,
     DeviceOption,
     ThreadsOption,
+    TrainOnlyOption,
     chosen_jobs,
     numbers,
     options_of,
@@ -26,8 +28,9 @@ from harness.cli.options import (
     with_tracking,
 )
 from harness.datasets import data_root as find_data_root
-from harness.datasets import dataset_name
+from harness.datasets import dataset_name, default_model
 from harness.defenses import DEFENSES
+from harness.models.adapters import trained_only
 from harness.parallel.processes import Processes, threads_per_job
 from harness.reports.training import print_training, save_curves
 from harness.training import RoundRecord, TrainFolder, TrainOptions, TrainSettings, fitted, train, train_settings
@@ -44,6 +47,8 @@ _SETTINGS = [name for name in TrainSettings.model_fields if name not in ("defens
 @options_of(TrainSettings, _SETTINGS)
 def train_command(
     defense_arg: AssignmentsOption = None,
+    train_only: TrainOnlyOption = None,
+    adapter_rank: AdapterRankOption = None,
     keep: Annotated[
         list[str] | None, typer.Option("--keep-rounds", help="Rounds whose model is kept, as 0,10,20.")
     ] = None,
@@ -72,8 +77,10 @@ def train_command(
         raise UsageError("--chunk must be at least 2 and --evaluate-every at least 1")
     kept, dataset = _kept_rounds(keep or [], chosen["rounds"]), chosen["dataset"]
     name = DEFENSES.resolve(chosen["defense"])
+    named = [chosen["model"] or default_model(dataset_name(dataset))] if chosen["model"] or train_only else []
     chosen |= {
         "dataset": dataset_name(dataset), "defense": name,
+        "model": next(iter(trained_only(named, train_only, adapter_rank)), None),
         "defense_args": parse_assignments(defense_arg or [], [name], DEFENSES)[name],
     }  # fmt: skip
     settings = train_settings(**chosen, seed=seed or 0, device=choose_device(device))

@@ -1,9 +1,10 @@
-"""Adapters of low rank (LoRA) on a frozen network: A maps to a few numbers, B, zero at first, back; W + (alpha / r) B A.
+"""Adapters of low rank (LoRA) on a frozen network: W + (alpha / r) B A, where A is random and B zero at first.
 
 Source: Hu et al. 2021, "LoRA", section 4.1. On the query and the value of every attention, which are the paper's choice
 (its section 7.1) and that of the library ``peft`` for BERT; as there, the last linear layer is trained too.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -14,6 +15,8 @@ from harness.base.errors import UsageError
 
 #: What linear layers are called that make queries and values, where an attention is put together of them.
 NAMES = ("query", "value", "q_proj", "v_proj")
+#: The default rank, which is that of ``peft``.
+RANK = 8
 
 
 class Adapter(nn.Module):
@@ -130,3 +133,23 @@ def adapters(network: nn.Module, rank: int, alpha: float | None = None) -> nn.Mo
         made = AdaptedAttention(layer, rank, scaled) if attends else AdaptedLinear(cast(nn.Linear, layer), rank, scaled)
         setattr(network.get_submodule(parent), own, made)
     return network
+
+
+def trained_only(names: Sequence[str], part: str | None, rank: int | None) -> list[str]:
+    """The names of networks of which one part alone is trained, as the options ``--train-only`` and ``--adapter-rank``
+    say it.
+
+    Raises:
+        UsageError: there is no such part, or it cannot be combined with the names.
+    """
+    if part is None:
+        if rank is not None:
+            raise UsageError("--adapter-rank is of adapters; add --train-only adapters")
+        return list(names)
+    if part != "adapters":
+        raise UsageError(
+            f"--train-only takes adapters, not {part!r}; for layers by name use --model 'NAME+only({part})'"
+        )
+    if again := [name for name in names if "+adapters" in name]:
+        raise UsageError(f"model {again[0]!r} has adapters already; leave --train-only out")
+    return [f"{name}+adapters({RANK if rank is None else rank})" for name in names]
