@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks.token_layers import TokenLayer, nearest, outside, row_space, token_layers
+from harness.base.errors import UsageError
 from harness.base.words import PAD
 from harness.models import RowModel
 
@@ -72,6 +73,15 @@ def layers_of(model: RowModel) -> tuple[TokenLayer, ...]:
     rows = dict(zip(model.layout.names, model.layout.shapes, strict=True))[layers[0].weight][0]
     others = any(one.source != layers[0].source for one in layers)
     return layers if others and rows <= layers[0].width else ()
+
+
+def require_one(low: tuple[TokenLayer, ...], examples: int) -> None:
+    """Raises UsageError: several texts lie behind a gradient of adapters, which says of no word whose it is."""
+    if low:
+        raise UsageError(
+            f"attack 'span' reads one text from adapters, not {examples}; use --batch-size 1 and one local step, or "
+            "--attack identify"
+        )
 
 
 def text_of(found: list[Reading], vectors: Mapping[str, Tensor]) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks import sentences
-from harness.attacks.adapted import layers_of, readings, text_of
+from harness.attacks.adapted import layers_of, readings, require_one, text_of
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.attacker import Reads
 from harness.attacks.token_layers import (
@@ -38,10 +38,11 @@ class Span(ClosedForm):
 
     def solved(self, observation: Observation) -> Tensor:
         layer, model = token_layer(observation.model, "span"), observation.model
-        low = layers_of(model)
-        if observation.examples > 1 and not low:
+        low, several = layers_of(model), observation.examples > 1
+        if several:
+            require_one(low, observation.examples)
             sentences.first_attention(model)
-        layers, several = low or (layer,), observation.examples > 1 and not low
+        layers = low or (layer,)
         shared = {
             one.source: candidates_at(model, one.source, observation.weights[0])
             for one in layers
