@@ -1,37 +1,55 @@
-"""What the gradients of adapters give away, by their rank and how long they were trained: the table of the page.
+"""What the gradients of adapters give away, by their rank and how long they were trained: the tables of the page.
 
 python docs/pictures/adapters.py FOLDER   # trains and evaluates into FOLDER; what is there is used, so stop it any time
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
+from harness.attacks.adapted import layers_of, readings
+from harness.attacks.token_layers import candidates_at
+from harness.base.words import PAD, tokens_of
 from harness.cli import run
+from harness.datasets import load_dataset
+from harness.models import RowModel
 from harness.results import CellResult, ResultDocument
+from harness.training import kept_model
 
 RANKS, WIDTHS = (1, 4, 16, 64), {384: "text_transformer", 64: "text_transformer_64"}
 ROUNDS, BATCHES, ATTACKS = (0, 1, 5, 20), (1, 4), ("span", "identify")
 VICTIMS = 16
 #: 20 clients with notes of all topics, 5 of them in each round, take 5 steps of 8 notes.
 TRAINING = "--clients 20 --clients-per-round 5 --local-steps 5 --batch-size 8 --split iid --rounds 20 --seed 0"
-HEAD = ("width", "rank", "rounds", *(f"{attack}, batch {batch}" for batch in BATCHES for attack in ATTACKS))
+#: Up to which share of its length a vector outside of a span counts as in it; a span of more than that share of all
+#: words at all places tells none.
+_WITHIN, _MOST = 1e-2, 0.1
+
+Cells = dict[tuple[int, int, str], CellResult]
 
 
 def main(folder: Path) -> None:
-    rows = []
-    for width, model in WIDTHS.items():
-        for rank in RANKS:
-            cells = _evaluated(folder, model, rank)
-            for rounds in ROUNDS:
-                said = [_said(cells[rounds, batch, attack]) for batch in BATCHES for attack in ATTACKS]
-                rows.append((str(width), str(rank), str(rounds), *said))
-    print("\n".join(f"| {' | '.join(row)} |" for row in (HEAD, ["---"] * len(HEAD), *rows)))
+    cells = {(width, rank): _evaluated(folder, width, rank) for width in WIDTHS for rank in RANKS}
+    for batch in BATCHES:
+        for attack in ATTACKS:
+            _print(f"{attack}, batch {batch}", lambda at, done: _said(cells[at][done, batch, attack]))  # noqa: B023
+    _print("span of all used words at their places, batch 4", lambda at, done: _pairs(folder, *at, done))
 
 
-def _evaluated(folder: Path, model: str, rank: int) -> dict[tuple[int, int, str], CellResult]:
+def _print(title: str, said: Callable[[tuple[int, int], int], str]) -> None:
+    """A table by width and rank, and by rounds of training."""
+    rows = [["width, rank", "first step", *(f"after {done}" for done in ROUNDS[1:])], ["---"] * (1 + len(ROUNDS))]
+    for width in WIDTHS:
+        rows += [[f"{width}, {rank}", *(said((width, rank), done) for done in ROUNDS)] for rank in RANKS]
+    print(f"\n{title}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows), flush=True)
+
+
+def _evaluated(folder: Path, width: int, rank: int) -> Cells:
     """The cells of adapters of one rank on one network, by their rounds of training, batch and attack."""
-    trained, out = folder / f"{model}-{rank}-training", folder / f"{model}-{rank}"
-    adapted = ["--dataset", "notes", "--model", model, "--train-only", "adapters", "--adapter-rank", str(rank)]
+    trained, out = _folder_of_training(folder, width, rank), folder / f"{WIDTHS[width]}-{rank}"
+    adapted = ["--dataset", "notes", "--model", WIDTHS[width], "--train-only", "adapters", "--adapter-rank", str(rank)]
     kept = ["--keep-rounds", ",".join(map(str, ROUNDS)), "--out", str(trained), "--resume"]
     _require(run(["train", *adapted, *TRAINING.split(), *kept]), trained)
     listed = {"attack": ATTACKS, "round": ROUNDS, "batch-size": BATCHES}
@@ -40,7 +58,11 @@ def _evaluated(folder: Path, model: str, rank: int) -> dict[tuple[int, int, str]
     _require(run(["evaluate", "--training", str(trained), *line, "--no-pictures", "--out", str(out), "--resume"]), out)
     document = ResultDocument.model_validate_json((out / "results.json").read_text())
     found = [cell for cell in document.cells if cell.role == "cell"]
-    return {(one.settings["round"], one.settings["batch_size"], one.attack): one for one in found}
+    return {(one.round, one.batch_size, one.attack): one for one in found}
+
+
+def _folder_of_training(folder: Path, width: int, rank: int) -> Path:
+    return folder / f"{WIDTHS[width]}-{rank}-training"
 
 
 def _require(code: int, folder: Path) -> None:
@@ -49,13 +71,34 @@ def _require(code: int, folder: Path) -> None:
 
 
 def _said(cell: CellResult) -> str:
-    """How many texts came back, and which share of their tokens; of an identifier how many victims were told."""
+    """How many texts came back, and which share of their tokens; of an identifier how many examples were told."""
     if cell.not_applicable_reason:
         return "not applicable"
     if cell.identified is not None:
         return f"{round((cell.identified.rate or 0.0) * cell.identified.n)} of {cell.identified.n}"
     whole, right = cell.asr["strict"], cell.metrics["tokens_right"].mean
     return f"{whole.successes} of {whole.n}; {right:.0%}"
+
+
+def _pairs(folder: Path, width: int, rank: int, done: int) -> str:
+    """In how many batches all words that were used lie in a span, and how many words at a place do in the median."""
+    notes = load_dataset("notes", folder)
+    model = RowModel(f"{WIDTHS[width]}+adapters({rank})", notes.image_shape, notes.num_classes)
+    weights = model.load_weights(Path(kept_model(_folder_of_training(folder, width, rank), done)))
+    order = torch.randperm(len(notes.labels), generator=torch.Generator().manual_seed(0))[: 4 * VICTIMS]
+    chosen = order.unflatten(0, (VICTIMS, 4))
+    gradients = model.gradient(weights.expand(VICTIMS, -1), notes.images[chosen], notes.labels[chosen])
+    layers, parts = layers_of(model), model.layout.split(gradients)
+    vectors = {one.source: candidates_at(model, one.source, weights) for one in layers}
+    places = torch.arange(notes.image_shape[-1])
+    all_there, counts = 0, []
+    for row, texts in enumerate(tokens_of(notes.images[chosen])):
+        told = [one.off(vectors) for one in readings(layers, {one.weight: parts[one.weight][row] for one in layers})]
+        near = [off < _WITHIN for off in told if off is not None and (off < _WITHIN).double().mean() < _MOST]
+        hits = [one for one in near if bool((one[texts, places.expand_as(texts)] | (texts == PAD)).all())]
+        all_there += bool(hits)
+        counts += [min(int(one.sum()) for one in hits)] if hits else []
+    return f"{all_there} of {VICTIMS}" + (f"; {int(torch.tensor(counts).median())}" if counts else "")
 
 
 if __name__ == "__main__":
