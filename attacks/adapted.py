@@ -75,6 +75,14 @@ def layers_of(model: RowModel) -> tuple[TokenLayer, ...]:
     return layers if others and rows <= layers[0].width else ()
 
 
+def most_tokens(found: list[Reading]) -> int:
+    """How many tokens can be told at most, by the rows and columns of the gradients that are not zero."""
+    of_a, *of_b = (one.layers for one in found)
+    told = [min(len(gradient), gradient.shape[1] - 1) for gradient, _ in of_a if gradient.any()]
+    told += [min(gradient.shape[1] for gradient, _ in layers) - 1 for layers in of_b]
+    return max(told, default=0)
+
+
 def require_one(low: tuple[TokenLayer, ...], examples: int) -> None:
     """Raises UsageError: several texts lie behind a gradient of adapters, which says of no word whose it is."""
     if low:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks import sentences
-from harness.attacks.adapted import layers_of, readings, require_one, text_of
+from harness.attacks.adapted import layers_of, most_tokens, readings, require_one, text_of
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.attacker import Reads
 from harness.attacks.token_layers import (
@@ -66,6 +66,17 @@ class Span(ClosedForm):
         known = len(shared) == len({one.source for one in layers})
         alone = known and observation.target.device.type == "cpu"
         return torch.stack(side_by_side(of_row, range(observation.rows), alone)).to(observation.target)
+
+    def measures(self, observation: Observation, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Of adapters, how many tokens their rank lets anyone tell."""
+        layers, parts = layers_of(observation.model), observation.model.layout.split(observation.target)
+        if not layers:
+            return {}
+        most = [
+            most_tokens(readings(layers, {one.weight: parts[one.weight][row] for one in layers}))
+            for row in range(observation.rows)
+        ]
+        return {"most_tokens": torch.tensor(most)}
 
 
 def _alike(observation: Observation, layer: TokenLayer) -> bool:

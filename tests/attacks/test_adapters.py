@@ -164,6 +164,15 @@ def test_what_is_read_says_whether_it_explains_all(notes: Dataset) -> None:
         assert one.unexplained(vectors, (words[1:], places[1:])) > 1e-3
 
 
+@pytest.mark.parametrize(("rank", "trained", "most"), [(4, 0.0, 3), (4, 0.02, 8), (64, 0.0, 63), (64, 0.02, 63)])
+def test_the_rank_says_how_many_tokens_can_be_told(rank: int, trained: float, most: int, notes: Dataset) -> None:
+    observation, _ = seen(network(notes, f"text_transformer_64+adapters({rank})"), notes, [[0], [1]], trained)
+    empty = torch.zeros(2, 1)
+    assert Span().measures(observation, empty, empty)["most_tokens"].tolist() == [most, most]
+    plain, _ = seen(network(notes, "text_transformer_64"), notes, [[0]])
+    assert Span().measures(plain, empty, empty) == {}
+
+
 def test_noise_is_told_from_a_text_and_breaks_nothing(notes: Dataset) -> None:
     observation, tokens = seen(network(notes, "text_transformer_64+adapters(64)"), notes, [[0]])
     noise = torch.randn(observation.target.shape, generator=torch.Generator().manual_seed(0))
