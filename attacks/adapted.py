@@ -6,7 +6,7 @@ gradient of B is the sum with A x in the place of x: its rows tell tokens by the
 many pairs of a token and a place as all first adapters have rows together, the second fewer than r.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,8 @@ from harness.base.errors import UsageError
 from harness.base.words import PAD
 from harness.models import RowModel
 
+#: Vectors (V, T, E) of every token at every place, by the prefix of the layer that is given them.
+Vectors = Callable[[str], Tensor]
 #: A share of a gradient that vectors leave unexplained, up to which it is rounding.
 EXPLAINED = 1e-3
 
@@ -26,26 +28,26 @@ class Reading:
     """Layers that are read together: those of A, which are given the same vectors, or those of B.
 
     Attributes:
-        layers: of each, its gradient (O, E) and the prefix of the layer whose vectors (V, T, E) it is given.
+        layers: of each, its gradient (O, E) and the prefix of the layer whose vectors it is given.
     """
 
     layers: tuple[tuple[Tensor, str], ...]
 
-    def off(self, vectors: Mapping[str, Tensor]) -> Tensor | None:
+    def off(self, vectors: Vectors) -> Tensor | None:
         """How far every token at every place (V, T) lies outside of what was used; None where nothing is told: of a
         gradient that is zero, or whose rows span all there is."""
         bases = [(row_space(gradient), source) for gradient, source in self.layers]
-        told = [outside(vectors[source], one) for one, source in bases if 0 < len(one) < one.shape[1]]
+        told = [outside(vectors(source), one) for one, source in bases if 0 < len(one) < one.shape[1]]
         return torch.stack(told).amax(0) if told else None
 
-    def unexplained(self, vectors: Mapping[str, Tensor], pairs: tuple[Tensor, Tensor]) -> float:
+    def unexplained(self, vectors: Vectors, pairs: tuple[Tensor, Tensor]) -> float:
         """The largest share of a gradient outside of the span of some tokens at some places, both (N,); 1 where they
         are so many that they span everything."""
         shares = [0.0]
         for gradient, source in self.layers:
             if not gradient.any():
                 continue
-            own = vectors[source][pairs].to(gradient).double()
+            own = vectors(source)[pairs].to(gradient).double()
             if not len(own) or len(own) >= own.shape[1]:
                 return 1.0
             basis, values = torch.linalg.qr(own.T)[0], gradient.double()
@@ -92,16 +94,16 @@ def require_one(low: tuple[TokenLayer, ...], examples: int) -> None:
         )
 
 
-def text_of(found: list[Reading], vectors: Mapping[str, Tensor]) -> Tensor:
+def text_of(found: list[Reading], vectors: Vectors, places: int) -> Tensor:
     """The text (T,) of one example: of those that may be read, the one that leaves least unexplained."""
-    best, least = torch.full(next(iter(vectors.values())).shape[1:2], PAD), 2.0
+    best, least = torch.full((places,), PAD), 2.0
     for one in found:
         off = one.off(vectors)
         if off is None:
             continue
         text = nearest(off)
-        places = (text != PAD).nonzero()[:, 0]
-        share = one.unexplained(vectors, (text[places].to(off.device), places.to(off.device)))
+        used = (text != PAD).nonzero()[:, 0]
+        share = one.unexplained(vectors, (text[used].to(off.device), used.to(off.device)))
         if share < least:
             best, least = text, share
         if share < EXPLAINED:

@@ -5,6 +5,8 @@ fewer than a vector has numbers, every other token lies outside of it. Idea: Pet
 Inversion for Large Language Models" (NeurIPS 2024), who take the query matrix.
 """
 
+from functools import cache, partial
+from threading import Lock
 from typing import ClassVar
 
 import torch
@@ -38,33 +40,24 @@ class Span(ClosedForm):
 
     def solved(self, observation: Observation) -> Tensor:
         layer, model = token_layer(observation.model, "span"), observation.model
-        low, several = layers_of(model), observation.examples > 1
-        if several:
+        low = layers_of(model)
+        if observation.examples > 1:
             require_one(low, observation.examples)
             sentences.first_attention(model)
-        layers = low or (layer,)
-        shared = {
-            one.source: candidates_at(model, one.source, observation.weights[0])
-            for one in layers
-            if one.source == one.prefix and not several and _alike(observation, one)
-        }
+            several = [images_of(sentences.of_row(observation, row)).flatten() for row in range(observation.rows)]
+            return torch.stack(several).to(observation.target)
+        candidates = _Candidates(observation, low or (layer,))
 
         def of_row(row: int) -> Tensor:
-            if several:
-                return images_of(sentences.of_row(observation, row)).flatten()
-            weights, parts = observation.weights[row], model.layout.split(observation.target[row : row + 1])
-            vectors = shared | {
-                one.source: candidates_at(model, one.source, weights)
-                for one in layers
-                if one.source == one.prefix and one.source not in shared
-            }
-            own = {one.weight: parts[one.weight][0] for one in layers}
-            text = text_of(readings(layers, own), vectors) if low else told(own[layer.weight], vectors[layer.source])
-            return images_of(text).flatten()
+            parts, vectors = model.layout.split(observation.target[row : row + 1]), cache(partial(candidates, row=row))
+            if low:
+                found = readings(low, {one.weight: parts[one.weight][0] for one in low})
+                return images_of(text_of(found, vectors, model.image_shape[-1])).flatten()
+            return images_of(told(parts[layer.weight][0], vectors(layer.source))).flatten()
 
-        # A network that is run again takes the weights of one row at a time.
-        known = len(shared) == len({one.source for one in layers})
-        alone = known and observation.target.device.type == "cpu"
+        alone = candidates.alike and observation.target.device.type == "cpu"
+        if alone and not low:
+            candidates(layer.source, row=0)  # by all threads
         return torch.stack(side_by_side(of_row, range(observation.rows), alone)).to(observation.target)
 
     def measures(self, observation: Observation, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -79,11 +72,32 @@ class Span(ClosedForm):
         return {"most_tokens": torch.tensor(most)}
 
 
-def _alike(observation: Observation, layer: TokenLayer) -> bool:
-    """Whether the layer is given the same vectors in all rows."""
-    parts = observation.model.layout.split(observation.weights)
-    before = (parts[name] for name in read_before(observation.model, layer))
-    return all(bool((part == part[:1]).all()) for part in before)
+class _Candidates:
+    """The vectors (V, T, E) that layers are given in a row, worked out when they are asked for; once for all rows where
+    these have the same weights up to there."""
+
+    def __init__(self, observation: Observation, layers: tuple[TokenLayer, ...]) -> None:
+        self._observation, self._kept, self._lock = observation, dict[str, Tensor](), Lock()
+        parts = observation.model.layout.split(observation.weights)
+        before = {one.source: read_before(observation.model, one) for one in layers if one.source == one.prefix}
+        self._alike = {
+            source: all(bool((parts[name] == parts[name][:1]).all()) for name in names)
+            for source, names in before.items()
+        }
+
+    @property
+    def alike(self) -> bool:
+        """Whether all rows are given the same vectors. Else a network that is run again takes weights row by row."""
+        return all(self._alike.values())
+
+    def __call__(self, source: str, row: int) -> Tensor:
+        with self._lock:
+            if source in self._kept:
+                return self._kept[source]
+            made = candidates_at(self._observation.model, source, self._observation.weights[row])
+            if self._alike[source]:
+                self._kept[source] = made
+            return made
 
 
 def told(gradient: Tensor, vectors: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ python docs/pictures/adapters.py FOLDER   # trains and evaluates into FOLDER; wh
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -89,7 +90,7 @@ def _pairs(folder: Path, width: int, rank: int, done: int) -> str:
     chosen = order.unflatten(0, (VICTIMS, 4))
     gradients = model.gradient(weights.expand(VICTIMS, -1), notes.images[chosen], notes.labels[chosen])
     layers, parts = layers_of(model), model.layout.split(gradients)
-    vectors = {one.source: candidates_at(model, one.source, weights) for one in layers}
+    vectors = cache(lambda source: candidates_at(model, source, weights))
     places = torch.arange(notes.image_shape[-1])
     all_there, counts = 0, []
     for row, texts in enumerate(tokens_of(notes.images[chosen])):

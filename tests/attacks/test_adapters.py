@@ -1,5 +1,6 @@
 """Adapters of low rank: what is trained and sent, and what span reads of it at which rank."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -154,7 +155,7 @@ def test_what_is_read_says_whether_it_explains_all(notes: Dataset) -> None:
     model = network(notes, "text_transformer+adapters(40)")
     observation, tokens = seen(model, notes, [[0]], 0.02)
     layers, parts = layers_of(model), model.layout.split(observation.target)
-    vectors = {one.source: candidates_at(model, one.source, observation.weights[0]) for one in layers}
+    vectors = cache(lambda source: candidates_at(model, source, observation.weights[0]))
     of_a, of_b = readings(layers, {one.weight: parts[one.weight][0] for one in layers})
     places = (tokens[0, 0] != PAD).nonzero()[:, 0]
     words = tokens[0, 0, places]
