@@ -19,8 +19,8 @@ from harness.models import RowModel
 
 #: Vectors (V, T, E) of every token at every place, by the prefix of the layer that is given them.
 Vectors = Callable[[str], Tensor]
-#: A share of a gradient that vectors leave unexplained, up to which it is rounding.
-EXPLAINED = 1e-3
+#: A share of a gradient that vectors leave unexplained, up to which it is rounding. One token may make up nearly all.
+EXPLAINED = 1e-5
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ class Reading:
 
 
 def readings(layers: tuple[TokenLayer, ...], parts: Mapping[str, Tensor]) -> list[Reading]:
-    """What may be read of gradients by name, that of A before that of B.
+    """What may be read of gradients by name: of A, then of all B together, then of each B, since a gradient by values
+    may be so nearly the same for all tokens that most of it is rounding.
 
     Args:
         layers: that read vectors of single tokens, in order.
@@ -66,7 +67,8 @@ def readings(layers: tuple[TokenLayer, ...], parts: Mapping[str, Tensor]) -> lis
     # Derivatives by queries are much smaller than those by values.
     first = torch.cat([one / one.norm().clamp_min(1e-30) for one in alike])
     others = tuple((parts[one.weight], one.source) for one in layers if one.source != layers[0].source)
-    return [Reading(((first, layers[0].source),)), *([Reading(others)] if others else [])]
+    alone = [Reading((one,)) for one in others] if len(others) > 1 else []
+    return [Reading(((first, layers[0].source),)), *([Reading(others)] if others else []), *alone]
 
 
 def layers_of(model: RowModel) -> tuple[TokenLayer, ...]:

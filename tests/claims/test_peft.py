@@ -125,3 +125,35 @@ def test_adapters_have_the_gradients_of_peft(python_with: Callable[[str], Path],
     kinds = {name.split(".", 2)[2] for name in found["ours"] if name.startswith("encoder")}
     assert kinds == {f"self_attn.{part}.{one}.weight" for part in ("query", "value") for one in "ab"}
     assert {name for name in found["ours"] if not name.startswith("encoder")} == {"head.weight", "head.bias"}
+
+
+NETWORK = """
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from transformers import BertConfig, BertForSequenceClassification
+
+class Network(nn.Module):
+    def __init__(self, vocabulary, places, classes):
+        super().__init__()
+        config = BertConfig(
+            vocab_size=vocabulary, hidden_size=96, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96,
+            max_position_embeddings=places, num_labels=classes, hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0, attn_implementation="eager",
+        )
+        self.model = get_peft_model(BertForSequenceClassification(config), LoraConfig(task_type="SEQ_CLS", r=48))
+
+    def forward(self, tokens):
+        return self.model(input_ids=tokens, attention_mask=(tokens != 0).long()).logits
+"""
+
+
+def test_span_reads_the_adapters_of_peft_in_a_network_of_ones_own(
+    python_with: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "peft_network.py").write_text(NETWORK)
+    line = "evaluate --defense none --attack span --dataset notes --model peft_network:Network --victims 4 --surface 2"
+    command = [python_with(PACKAGES), "-m", "harness", *line.split(), "--no-pictures", "--json"]
+    made = subprocess.run(command, check=True, timeout=900, capture_output=True, text=True, cwd=tmp_path)
+    (cell,) = (one for one in json.loads(made.stdout)["cells"] if one["role"] == "cell")
+    assert cell["asr"]["strict"]["successes"] == 4
+    assert cell["metrics"]["most_tokens"]["mean"] == 47
