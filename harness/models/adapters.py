@@ -80,7 +80,9 @@ class AdaptedAttention(nn.Module):
             own = own if own.dim() == 2 else own.unflatten(0, (-1, self.num_heads))
             mask = own if mask is None else mask + own
         dropped = self.dropout if self.training else 0.0
-        out = functional.scaled_dot_product_attention(*heads, mask, dropped, is_causal and mask is None)
+        queries, keys, values = heads
+        causal = is_causal and mask is None
+        out = functional.scaled_dot_product_attention(queries, keys, values, mask, dropped, causal)
         out = self.out_proj(out.transpose(-3, -2).flatten(-2))
         return (out if self.batch_first else out.transpose(0, 1)), None
 
