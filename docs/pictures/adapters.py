@@ -14,7 +14,7 @@ from harness.attacks.adapted import layers_of, readings
 from harness.attacks.token_layers import candidates_at
 from harness.base.words import PAD, tokens_of
 from harness.cli import run
-from harness.datasets import load_dataset
+from harness.datasets import Dataset, load_dataset
 from harness.models import RowModel
 from harness.results import CellResult, ResultDocument
 from harness.training import kept_model
@@ -37,6 +37,7 @@ def main(folder: Path) -> None:
         for attack in ATTACKS:
             _print(f"{attack}, batch {batch}", lambda at, done: _said(cells[at][done, batch, attack]))  # noqa: B023
     _print("span of all used words at their places, batch 4", lambda at, done: _pairs(folder, *at, done))
+    _print_sizes(load_dataset("notes", folder))
 
 
 def _print(title: str, said: Callable[[tuple[int, int], int], str]) -> None:
@@ -81,13 +82,25 @@ def _said(cell: CellResult) -> str:
     return f"{whole.successes} of {whole.n}; {right:.0%}"
 
 
+def _batches(notes: Dataset) -> torch.Tensor:
+    """Which notes are in each of as many batches of 4 as there are victims."""
+    order = torch.randperm(len(notes.labels), generator=torch.Generator().manual_seed(0))
+    return order[: 4 * VICTIMS].unflatten(0, (VICTIMS, 4))
+
+
+def _print_sizes(notes: Dataset) -> None:
+    """How many different pairs of a word and a place a batch of 4 has."""
+    batches = tokens_of(notes.images[_batches(notes)]).tolist()
+    sizes = [len({(place, word) for text in texts for place, word in enumerate(text) if word}) for texts in batches]
+    print(f"\nwords at places of a batch of 4: {min(sizes)} to {max(sizes)}")
+
+
 def _pairs(folder: Path, width: int, rank: int, done: int) -> str:
     """In how many batches all words that were used lie in a span, and how many words at a place do in the median."""
     notes = load_dataset("notes", folder)
     model = RowModel(f"{WIDTHS[width]}+adapters({rank})", notes.image_shape, notes.num_classes)
     weights = model.load_weights(Path(kept_model(_folder_of_training(folder, width, rank), done)))
-    order = torch.randperm(len(notes.labels), generator=torch.Generator().manual_seed(0))[: 4 * VICTIMS]
-    chosen = order.unflatten(0, (VICTIMS, 4))
+    chosen = _batches(notes)
     gradients = model.gradient(weights.expand(VICTIMS, -1), notes.images[chosen], notes.labels[chosen])
     layers, parts = layers_of(model), model.layout.split(gradients)
     vectors = cache(lambda source: candidates_at(model, source, weights))
