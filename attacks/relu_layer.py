@@ -1,10 +1,11 @@
-"""Batches from the gradient of a first layer with rectified units: examples are found and taken out one by one.
+"""Batches from the gradient of a first layer with rectified units.
 
 With n examples the gradient of the layer's weights and biases is E X: rank n, where row r of E (units, n) holds what
 each example makes of unit r's derivative, zero where it leaves the unit dead, and X (n, D+1) the examples with a one
 behind each. A unit that one example alone activates has a row that is that example, up to a factor. Whether it is, the
 known weights can tell: they say which units the example would leave dead, and rows of those units must then have a
-rank of one less, while every unit that it would activate has a part of it.
+rank of one less, while every unit that it would activate has a part of it. So examples are found and taken out one by
+one, and those of which no unit holds one alone are looked for together (:mod:`harness.attacks.dead_units`).
 
 Numbers are rounded, at the client or by the fixed point of a secure sum. How much, the gradient shows itself: without
 rounding it had no singular value beyond the n-th. All that is asked below is asked in units of this noise.
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.attacks.analytic import first_linear
+from harness.attacks.dead_units import searched
 from harness.base.errors import UsageError
 from harness.models import RowModel
 
@@ -37,6 +39,8 @@ _CHECKED = 2
 _TURNS, _STILL, _RIDGE = 100, 3e-3, 1e-9
 """Most turns of fitting a product to what is known unequally, the share by which a turn has to help, and what keeps a
 fit from dividing by nothing."""
+_BEARABLE = 70_000
+"""Units times examples up to which single ones are looked for."""
 _BLURRED = 0.1
 """Angle that noise may turn a row by, above which two that agree say nothing."""
 
@@ -155,15 +159,25 @@ def peeled(gradient: Tensor, sent: Tensor, examples: int) -> Tensor:
         sent: (U, D+1), these weights and biases.
         examples: n.
     """
-    rest, found = _Rest.of(gradient, sent, examples), []
-    while rest.rows.shape[1] and len(found) < examples:
+    rest, alone = _Rest.of(gradient, sent, examples), gradient.new_zeros(0, gradient.shape[1] - 1)
+    # Among very many examples hardly one is alone anywhere, and to look for it takes the square of units.
+    if rest.rows.numel() <= _BEARABLE:
+        alone, rest = _one_by_one(rest)
+    together = searched(rest.rows, rest.basis, rest.sent)
+    return torch.cat([alone, _repeated(rest, examples - len(alone)) if together is None else together])
+
+
+def _one_by_one(rest: _Rest) -> tuple[Tensor, _Rest]:
+    """Examples (k, D) that some unit holds alone, and what is left without them."""
+    found = []
+    while rest.rows.shape[1]:
         made = _next(rest)
         if made is None:
             break
         found.append(made[0])
         rest = made[1]
-    alone = torch.stack(found) if found else gradient.new_zeros(0, gradient.shape[1] - 1)
-    return torch.cat([alone, _repeated(rest, examples - len(found))])
+    none = rest.basis.new_zeros(0, rest.basis.shape[1] - 1)
+    return torch.stack(found) if found else none, rest
 
 
 def _next(rest: _Rest) -> tuple[Tensor, _Rest] | None:

@@ -2,9 +2,10 @@
 
 The gradient of such a layer has the rank of the batch, and the units that an example leaves dead are zeros in its
 factor. Source: Dimitrov et al., "SPEAR: Exact Gradient Inversion of Batches in Federated Learning" (NeurIPS 2024). They
-search for directions with many zeros by sampling sets of rows, at a cost that grows exponentially with the batch; here
-units that one example alone activates are looked for, confirmed by the known weights, and examples taken out one by
-one, which is ours (:mod:`harness.attacks.relu_layer`). The server is honest: it only reads.
+search for directions with many zeros by sampling sets of rows, at a cost that grows exponentially with the batch. Here,
+which is ours, the known weights tell which units an example leaves dead: examples that some unit holds alone are taken
+out one by one (:mod:`harness.attacks.relu_layer`), and the others are looked for together
+(:mod:`harness.attacks.dead_units`). The server is honest: it only reads.
 """
 
 from collections.abc import Mapping

@@ -1,5 +1,6 @@
 """Whole batches from a rectified first layer: exact, told apart from accidents, and refused where there is none."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -8,10 +9,12 @@ import torch
 from torch import Tensor
 
 from harness.attacks import ATTACKS, relu_layer, run_attack
+from harness.attacks.dead_units import searched
 from harness.attacks.relu_layer import peeled
 from harness.attacks.spear import unexplained
 from harness.base.building import build
 from harness.base.errors import UsageError
+from harness.datasets import data_root, load_dataset
 from harness.observation import Observation
 from harness.testing import undefended
 
@@ -41,6 +44,49 @@ def test_the_peeling_is_that_of_a_layer_whatever_comes_behind_it() -> None:
     assert torch.cdist(truth, found).amin(1).max() < 1e-8
     strangers = sent.roll(1, 0)  # the weights of other units confirm nothing
     assert relu_layer._next(relu_layer._Rest.of(signals @ behind, strangers, 6)) is None
+
+
+def large_batch(examples: int, units: int, alike: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Examples (n, D), weights and the gradient of a layer with them, in which no unit holds one example alone."""
+    random = torch.Generator().manual_seed(1)
+    truth, sent = (torch.randn(many, 64, generator=random).double() for many in (examples, units))
+    if alike:  # two that few units tell apart
+        truth[1] = truth[0] + 0.4 * (truth[1] - truth[0])
+    sent = torch.cat([sent, 0.1 * torch.randn(units, 1, generator=random).double()], 1)
+    behind = torch.cat([truth, torch.ones(examples, 1)], 1)
+    signals = torch.randn(units, examples, generator=random).double() * (sent @ behind.T > 0)
+    return truth, sent, signals @ behind
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_batch_of_which_no_unit_holds_one_alone_comes_back(alike: bool) -> None:
+    truth, sent, gradient = large_batch(24, 400, alike)
+    rest = relu_layer._Rest.of(gradient, sent, 24)
+    assert relu_layer._next(rest) is None
+    assert torch.cdist(truth, peeled(gradient, sent, 24)).amin(1).max() < 1e-6
+    assert searched(rest.rows, rest.basis, sent.roll(1, 0)) is None  # of other units
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("examples", "units"), [(64, 1000), (100, 1000), (100, 4000)])
+@pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
+def test_a_large_batch_of_images_comes_back(dataset: str, examples: int, units: int) -> None:
+    data = load_dataset(dataset, data_root(None))
+    chosen = torch.randperm(len(data.images), generator=torch.Generator().manual_seed(0))[:examples]
+    images = data.images[chosen].flatten(1)
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(images.shape[1], units), torch.nn.ReLU(), torch.nn.Linear(units, 10))
+    loss = torch.nn.functional.cross_entropy(network(images), data.labels[chosen])
+    weight, bias = next(iter(network)).parameters()
+    gradient, sent = (
+        torch.cat([one, other[:, None]], 1).double()
+        for one, other in (torch.autograd.grad(loss, (weight, bias)), (weight.detach(), bias.detach()))
+    )
+    started = time.monotonic()
+    found = torch.cdist(images.double(), peeled(gradient, sent, examples)).amin(1) / images.shape[1] ** 0.5
+    exact = int((found < 0.01).sum())
+    print(f"{dataset}, {units} units: {exact} of {examples} in {time.monotonic() - started:.0f} s")
+    assert exact >= 0.9 * examples
 
 
 def confirmed(observation: Observation, row: int) -> Tensor:
