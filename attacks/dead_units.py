@@ -33,13 +33,15 @@ _FIRST, _LAST = 0.1, 1.0
 is worth little before the direction is nearly right."""
 _SPARE, _LEAST = 20, 0.25
 """Zeros more than the rank, and share of all units, below which they could be chance."""
-_NOTHING, _FEW = 25.0, 8
-"""Mean square of units along a direction, in variances of the noise, up to which they have none of it; and how many
-units may stand against that."""
+_NOTHING, _FEW, _GAP = 25.0, 50, 0.3
+"""Mean square of units along a direction, in variances of the noise, up to which they have none of it; how many units
+may stand against that; and how much less than along others there has to be, for them to be looked for."""
 _SEPARATED = 0.75
 """Share of units that a linear fit has to get right: about 0.9 where an example is behind it, and 0.6 where none is."""
 _RIDGE = 1e-9
-"""What keeps directions found from dividing by nothing."""
+"""What keeps a division from one by nothing."""
+_INVERSE = 6
+"""Steps of the inverse iteration; no decomposition is needed for what the next turn refines."""
 _ALIKE = 1e-3
 """Sine of the angle between directions below which they are one."""
 _AGREED = 0.95
@@ -84,10 +86,12 @@ class _Search:
         self.span, self.upper = torch.linalg.qr(basis.T)
         self.weights = sent @ self.span
         self.found = rows.new_zeros(0, rows.shape[1])
+        # To add directions found finds those that are like them, but a guess has to be better: every other time.
+        self.aside = True
 
     def look(self, starts: Tensor) -> None:
         """Find more directions from starts (S, n), standard normal."""
-        rank = self.rows.shape[1]
+        rank, self.aside = self.rows.shape[1], not self.aside
         free = self._free()
         weights = self.weights @ free
         fitted = torch.linalg.pinv(weights)
@@ -129,14 +133,14 @@ class _Search:
         """Along which dead units (S, U) have least, (S, n) in the white basis, of all that is no direction found."""
         moments = torch.stack([self.white[own].T @ self.white[own] for own in dead])
         known, rank = len(self.found), self.rows.shape[1]
-        if known == 0:
-            return torch.linalg.eigh(moments)[1][:, :, 0]
+        if known == 0 or not self.aside:
+            return _least(moments)[..., 0]
         # Any mixture of directions found may be added, and is chosen for the least: what is left is compared.
         turned = self.apart.T @ moments @ self.apart
         inner = turned[:, :known, :known] + _RIDGE * torch.eye(known).to(turned)
         added = -torch.linalg.solve(inner, turned[:, :known, known:])
         left = turned[:, known:, known:] + turned[:, known:, :known] @ added
-        new = torch.linalg.eigh((left + left.mT) / 2)[1][:, :, :1]
+        new = _least((left + left.mT) / 2)
         return (torch.cat([added @ new, new], 1)[..., 0] @ self.apart.T).reshape(-1, rank)
 
     def _keep(self, direction: Tensor) -> None:
@@ -166,8 +170,10 @@ class _Search:
         Of examples that are much alike each mixture is zero for all units that are dead for all of them, and few others
         tell them apart. One of two such mixtures is zero for more than others: an example, or a mixture of fewer.
         """
-        kept = self.rows[zeros]
-        only = torch.linalg.eigh(kept.T @ kept)[1][:, 0]
+        kept, white = self.rows[zeros], self.white[zeros]
+        only, least = torch.linalg.eigh(kept.T @ kept)[1][:, 0], torch.linalg.eigvalsh(white.T @ white)
+        if len(least) > 2 and float(least[1]) > _GAP * float(least[2]):
+            return only
         for _ in range(_FEW):
             values, vectors = torch.linalg.eigh(kept.T @ kept)
             if float(values[1]) < _NOTHING * len(kept):
@@ -206,6 +212,17 @@ class _Search:
         # One wrong direction spoils the examples of all others, mostly of those that are near: the worst goes.
         self.found = self.found[torch.arange(len(agreed)) != int(agreed.argmin())]
         return None
+
+
+def _least(moments: Tensor) -> Tensor:
+    """Unit vectors (S, n, 1) along which second moments (S, n, n) are about the least."""
+    size = moments.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
+    lower = torch.linalg.cholesky_ex(moments + _RIDGE * size * torch.eye(moments.shape[1]).to(moments))[0]
+    vector = torch.ones_like(moments[..., :1])
+    for _ in range(_INVERSE):
+        vector = torch.cholesky_solve(vector, lower)
+        vector = vector / vector.norm(dim=1, keepdim=True)
+    return vector
 
 
 def _ranks(values: Tensor) -> Tensor:
