@@ -22,9 +22,11 @@ _PLAIN = 3.0
 _DEAD, _SURELY = 0.5, (0.47, 0.4)
 """Share of units that are guessed dead, as of random weights half are; and of those that settle it, none of which may
 be alive."""
+_FEWEST = 8
+"""Examples up to which some unit holds each alone, if noise does not hide it from a search too."""
 _APT = 0.25
 """Share of units that are alive, and dead, for examples on the whole: of fewer, single ones are alone in some unit."""
-_STARTS, _FRUITLESS, _HOPELESS = 32, 12, 2
+_STARTS, _FRUITLESS, _HOPELESS = 32, 12, 1
 """Guesses side by side, how many rounds of them may bring nothing new, and how many nothing at all."""
 _TURNS, _SETTLING = 40, 20
 """Turns of a guess between weights and gradient, and of the gradient alone after that."""
@@ -57,7 +59,7 @@ def searched(rows: Tensor, basis: Tensor, sent: Tensor) -> Tensor | None:
         sent: (U, D+1), the units' weights and, last, biases.
     """
     rank = rows.shape[1]
-    if rank == 0 or len(rows) < 2 * (rank + _SPARE):
+    if rank <= _FEWEST or len(rows) < 2 * (rank + _SPARE):
         return None
     bright = (rows * (rows @ basis[:, -1:]).sign()).sum(0) @ basis  # about the sum of all examples
     if not _APT < float((sent @ bright < 0).double().mean()) < 1 - _APT:
