@@ -41,7 +41,7 @@ may stand against that; and how much less than along others there has to be, for
 _SEPARATED = 0.75
 """Share of units that a linear fit has to get right: about 0.9 where an example is behind it, and 0.6 where none is."""
 _RIDGE = 1e-9
-"""What keeps a division from one by nothing."""
+"""Share of the usual that is added, so that nothing is divided by zero."""
 _INVERSE = 6
 """Steps of the inverse iteration; no decomposition is needed for what the next turn refines."""
 _ALIKE = 1e-3
@@ -88,7 +88,10 @@ class _Search:
         self.span, self.upper = torch.linalg.qr(basis.T)
         self.weights = sent @ self.span
         self.found = rows.new_zeros(0, rows.shape[1])
-        # To add directions found finds those that are like them, but a guess has to be better: every other time.
+        # Found directions and, behind them, what is orthogonal to them, in the white basis.
+        self.apart = torch.eye(rows.shape[1]).to(rows)
+        # With found directions set aside, examples much like them are found too, but a guess has to be better. So this
+        # is done in every other look.
         self.aside = True
 
     def look(self, starts: Tensor) -> None:
@@ -132,12 +135,12 @@ class _Search:
         return torch.linalg.qr(torch.cat([taken, every], 1))[0][:, len(self.found) : rank]
 
     def _directions(self, dead: Tensor) -> Tensor:
-        """Along which dead units (S, U) have least, (S, n) in the white basis, of all that is no direction found."""
+        """Directions (S, n) in the white basis, along which dead units (S, U) have least; found ones may be set aside."""
         moments = torch.stack([self.white[own].T @ self.white[own] for own in dead])
         known, rank = len(self.found), self.rows.shape[1]
         if known == 0 or not self.aside:
             return _least(moments)[..., 0]
-        # Any mixture of directions found may be added, and is chosen for the least: what is left is compared.
+        # Any mixture of found directions is added for free, the one that gives the least; only the rest has a length.
         turned = self.apart.T @ moments @ self.apart
         inner = turned[:, :known, :known] + _RIDGE * torch.eye(known).to(turned)
         added = -torch.linalg.solve(inner, turned[:, :known, known:])
