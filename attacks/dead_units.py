@@ -135,7 +135,7 @@ class _Search:
         return torch.linalg.qr(torch.cat([taken, every], 1))[0][:, len(self.found) : rank]
 
     def _directions(self, dead: Tensor) -> Tensor:
-        """Directions (S, n) in the white basis, along which dead units (S, U) have least; found ones may be set aside."""
+        """White directions (S, n), along which dead units (S, U) have least; found ones may be set aside."""
         moments = torch.stack([self.white[own].T @ self.white[own] for own in dead])
         known, rank = len(self.found), self.rows.shape[1]
         if known == 0 or not self.aside:
