@@ -70,17 +70,19 @@ class StopRules:
         self.stop_below = stop_below.cpu()
         self.history: list[Tensor] = []
 
-    def record(self, best_loss: Tensor) -> None:
-        """Appends the best matching losses (R,) of all rows after one more outer iteration."""
-        self.history.append(best_loss.detach().cpu().clone())
-
-    def stopped(self, active: Tensor, first_loss: Tensor, last_loss: Tensor) -> Tensor:
-        """Stop codes (A,) of the active rows; ``CAP`` means not stopped yet.
+    def stopped(self, active: Tensor, best_loss: Tensor, first_loss: Tensor, last_loss: Tensor) -> Tensor:
+        """Stop codes (A,) of the active rows after one more outer iteration; ``CAP`` means not stopped yet.
 
         Divergence is relative to the row's own first loss: under heavy noise an honest loss starts at 1e7.
+
+        Args:
+            active: (A,), on the CPU.
+            best_loss: (R,), the best matching losses of all rows, first_loss and last_loss alike.
         """
-        best = self.history[-1][active]
-        first, last = first_loss.cpu()[active], last_loss.cpu()[active]
+        # A GPU is waited for once, which is all that the host reads of an iteration.
+        every, firsts, lasts = torch.stack([best_loss, first_loss, last_loss]).detach().cpu()
+        self.history.append(every)
+        best, first, last = every[active], firsts[active], lasts[active]
         codes = torch.full((len(active),), CAP)
         codes[self._hopeless(best, first, active)] = HOPELESS
         codes[self._stalled(best, active) | (best <= self.stop_below[active])] = CONVERGED
@@ -207,7 +209,7 @@ def memory_of_row(attack: Attack, observation: Observation) -> float:
         # In another order, since a chunk of many rows copies what is known of its own, and all of them are not copied.
         run = _ChunkRun(attack, seen, labels, few.flip(0), None)
         run.enter(attack.stages(run.observation)[-1])  # the last one takes the most
-        position = run.position[run.active.to(run.position.device)]
+        position = run.position[run.rows]
         state = attack.optimizer().start(position)
         return run, state, run._evaluate(position)
 
@@ -235,7 +237,7 @@ def _gradient_of_row(attack: Attack, observation: Observation, victims: int) -> 
     seen = observation.take(torch.arange(victims, device=observation.target.device))
     lean = without_idle_coordinates(observation)
     run = _ChunkRun(attack, seen, labels_of_starts(attack, seen), torch.arange(victims), None, lean)
-    position = run.position[run.active.to(run.position.device)]
+    position = run.position[run.rows]
     began = time.perf_counter()
     run._evaluate(position)
     first = time.perf_counter() - began
@@ -306,9 +308,11 @@ class _ChunkRun:
         Where rows are evaluated together a single one is doubled, since one row alone takes other CPU kernels.
         """
         self.active = self._doubled(rows)
-        index = self.active.to(self.position.device)
-        self.seen = self.observation.take(index)
-        self.seen_labels = None if self.labels is None else self.labels[index]
+        self.rows = self.active.to(self.position.device)
+        self.seen = self.observation.take(self.rows)
+        self.seen_labels = None if self.labels is None else self.labels[self.rows]
+        victims = self.victims[self.active].to(self.rows.device)
+        self.every = _Part(self.rows, self.seen, self.seen_labels, victims)
         self.parts = self._split() if self.observation.model.evaluates_alone else []
         self.apart = _is_light(self.seen)
 
@@ -319,7 +323,7 @@ class _ChunkRun:
         for positions in (victims[:, None] == victims.unique()).T:
             index = positions.nonzero()[:, 0].to(self.position.device)
             labels = None if self.seen_labels is None else self.seen_labels[index]
-            parts.append(_Part(index, self.seen.take(index), labels, victims[positions]))
+            parts.append(_Part(index, self.seen.take(index), labels, victims[positions].to(index.device)))
         return parts
 
     def _doubled(self, rows: Tensor) -> Tensor:
@@ -328,12 +332,12 @@ class _ChunkRun:
     def run(self) -> Reconstruction:
         stages, done = self.attack.stages(self.whole), 0
         settings = descent(self.attack.optimizer(), stages)
-        optimizer = settings.start(self.position[self.active.to(self.position.device)])
+        optimizer = settings.start(self.position[self.rows])
         for number, stage in enumerate(stages):
             # Adam goes on, its rate falls over all stages; curvatures that L-BFGS has seen were those of another loss.
             if number and not isinstance(settings, Adam):
                 self._focus(self.wanted)
-                optimizer = settings.start(self.best[self.active.to(self.best.device)])
+                optimizer = settings.start(self.best[self.rows])
             self.enter(stage)
             self._descend(optimizer, range(done + 1, done + stage.iterations + 1))
             done += stage.iterations
@@ -348,18 +352,16 @@ class _ChunkRun:
             return
         self.observation = observation
         self._focus(self.active.unique())
-        rows = self.active.to(self.position.device)
-        self.best_loss[rows], self.first_loss[rows] = torch.inf, torch.nan
+        self.best_loss[self.rows], self.first_loss[self.rows] = torch.inf, torch.nan
 
     def _descend(self, optimizer: AdamState | LBFGSState, iterations: range) -> None:
         attack, rules = self.attack, StopRules(self.attack, self.attack.stop_below(self.observation))
         for iteration in iterations:
-            self.evaluations[self.active] += optimizer.step(self._evaluate)
+            self.evaluations[self.rows] += optimizer.step(self._evaluate)
             optimizer.position = attack.after_step(optimizer.position, list(self.seen.keys), iteration)
             self.iterations[self.active] = iteration
             self._report(iteration)
-            rules.record(self.best_loss)
-            stopped = rules.stopped(self.active, self.first_loss, self.last_loss)
+            stopped = rules.stopped(self.active, self.best_loss, self.first_loss, self.last_loss)
             self.reason[self.active] = stopped
             going = stopped == CAP
             if not going.any():
@@ -377,9 +379,8 @@ class _ChunkRun:
             made = side_by_side(lambda part: self._evaluate_part(part, position[part.rows]), self.parts, self.apart)
             loss, matching, gradient = (torch.cat(pieces) for pieces in zip(*made, strict=True))
         else:
-            every = _Part(self.active, self.seen, self.seen_labels, self.victims[self.active])
-            loss, matching, gradient = self._evaluate_part(every, position)
-        rows = self.active.to(position.device)
+            loss, matching, gradient = self._evaluate_part(self.every, position)
+        rows = self.rows
         better = matching.isfinite() & (matching < self.best_loss[rows]) & position.isfinite().all(1)
         self.best[rows] = torch.where(better[:, None], position, self.best[rows])
         self.best_loss[rows] = torch.where(better, matching, self.best_loss[rows])
@@ -393,14 +394,14 @@ class _ChunkRun:
         with torch.enable_grad():
             dummy = self.attack.dummy(part.seen, leaf, part.labels)
             matching = self.attack.matching(part.seen, dummy)
-            loss = matching + self.attack.penalty(part.seen, dummy, part.victims.to(leaf.device))
+            loss = matching + self.attack.penalty(part.seen, dummy, part.victims)
             (gradient,) = torch.autograd.grad(loss.sum(), leaf)
         return loss.detach(), matching.detach(), gradient
 
     def _report(self, iteration: int) -> None:
         if self.observer is None:
             return
-        dummy = self.attack.dummy(self.seen, self.best[self.active.to(self.best.device)], self.seen_labels)
+        dummy = self.attack.dummy(self.seen, self.best[self.rows], self.seen_labels)
         count = len(self.active.unique())
         self.observer(
             self.victims[self.active][:count], self.restarts[self.active][:count], iteration,
@@ -409,7 +410,7 @@ class _ChunkRun:
 
     def _result(self) -> Reconstruction:
         self._focus(torch.arange(len(self.victims)))
-        dummy = self.attack.dummy(self.seen, self.best[self.active.to(self.best.device)], self.seen_labels)
+        dummy = self.attack.dummy(self.seen, self.best[self.rows], self.seen_labels)
         targets = dummy.targets if dummy.targets.dim() == 2 else dummy.targets.argmax(-1)
         count = len(self.victims)
         return Reconstruction(

@@ -27,6 +27,7 @@ class CurvatureHistory:
         products: (R, H, H), of each step's change of position with every later change of gradient, newest step last.
         newest: (R,), each row's place of its newest step, -1 before its first one.
         order: (R, U), each row's places that are reckoned with, oldest step first.
+        noted: how often steps were noted, up to H; no row has more of them.
     """
 
     changes: Tensor
@@ -34,6 +35,7 @@ class CurvatureHistory:
     products: Tensor
     newest: Tensor
     order: Tensor
+    noted: int = 0
 
     @classmethod
     def of(cls, capacity: int, position: Tensor) -> "CurvatureHistory":
@@ -76,13 +78,16 @@ class CurvatureHistory:
             IndexError: no room was made for a step.
         """
         capacity, rows, _ = self.changes.shape
-        self.newest = torch.where(useful, (self.newest + 1) % capacity, self.newest)
-        if int(self.newest.max()) >= self.room:
+        self.noted = min(self.noted + 1, capacity)
+        if self.noted > self.room:
             raise IndexError(f"a step beyond the {self.room} that there is room for")
-        moving, root = useful.nonzero()[:, 0], torch.where(useful, curvature, 1.0).rsqrt()[:, None]
-        places = self.newest[moving] * rows + moving
+        self.newest = torch.where(useful, (self.newest + 1) % capacity, self.newest)
+        root = torch.where(useful, curvature, 1.0).rsqrt()[:, None]
+        # Rows without a useful step write what is there already, so that nobody has to count the others.
+        places = self.newest.clamp(min=0) * rows + torch.arange(rows, device=useful.device)
         for kept, latest in ((self.changes, change), (self.gradient_changes, gradient_change)):
-            kept.flatten(0, 1).index_copy_(0, places, (latest * root)[moving])
+            flat = kept.flatten(0, 1)
+            flat.index_copy_(0, places, torch.where(useful[:, None], latest * root, flat[places]))
         self._put_in_order(self.room)
         self._note_products(gradient_change * root, useful)
 
@@ -91,7 +96,7 @@ class CurvatureHistory:
         moved = torch.zeros_like(self.products)
         moved[:, :-1, :-1] = self.products[:, 1:, 1:]
         moved[:, -self.room :, -1] = self._with_each(self.changes, gradient_change)
-        self.products = moved if useful.all() else torch.where(useful[:, None, None], moved, self.products)
+        self.products = torch.where(useful[:, None, None], moved, self.products) if _may_hold(~useful) else moved
 
     def newton_direction(self, gradient: Tensor, scale: Tensor) -> Tensor:
         """Minus the approximate inverse Hessian times gradients (R, n); ``scale`` (R,) is that of the first guess.
@@ -113,6 +118,11 @@ class CurvatureHistory:
         """The sum (R, n) of what was kept of each step, with weights (R, U), oldest first."""
         by_place = torch.empty_like(weights).scatter_(1, self.order, weights)
         return _of_rows(by_place, kept[: self.room].transpose(0, 1))
+
+
+def _may_hold(rows: Tensor) -> bool:
+    """Whether a mask holds for any row. To look at a GPU's mask means to wait for it, so there it always may."""
+    return rows.device.type == "cuda" or bool(rows.any())
 
 
 def _of_rows(vectors: Tensor, matrices: Tensor) -> Tensor:
@@ -186,7 +196,7 @@ class LBFGSState:
             self._update_direction(gradient, moving)
             slope = (gradient * self.direction).sum(1)
             moving = moving & ~(slope > -settings.tolerance_change)
-            if not moving.any():
+            if not _may_hold(moving):
                 break
             change = self.step_length[:, None] * self.direction
             before = self.position
@@ -211,12 +221,12 @@ class LBFGSState:
     def _update_direction(self, gradient: Tensor, moving: Tensor) -> None:
         fresh = moving & ~self.started & ~self.refused
         seasoned = moving & self.started & ~self.refused
-        if seasoned.any():
+        if _may_hold(seasoned):
             self._remember(gradient, seasoned)
             direction = self.history.newton_direction(gradient, self.scale)
             self.direction = torch.where(seasoned[:, None], direction, self.direction)
             self.step_length = torch.where(seasoned, self.settings.learning_rate, self.step_length)
-        if fresh.any():
+        if _may_hold(fresh):
             first = (1.0 / gradient.abs().sum(1)).clamp(max=1.0) * self.settings.learning_rate
             self.direction = torch.where(fresh[:, None], -gradient, self.direction)
             self.step_length = torch.where(fresh, first, self.step_length)

@@ -91,8 +91,7 @@ class _OneStart:
             if observer:
                 images = self._dummy(self.best).images.detach().clone()
                 observer(torch.tensor([victim]), torch.tensor([restart]), iteration, images)
-            rules.record(self.best_loss)
-            code = int(rules.stopped(only, self.first_loss, self.last_loss)[0])
+            code = int(rules.stopped(only, self.best_loss, self.first_loss, self.last_loss)[0])
             if code != CAP:
                 break
         return self._result(code, iteration, restart)

@@ -61,10 +61,11 @@ def vectors_at(model: RowModel, layer: str, weights: Tensor, tokens: Tensor) -> 
     """What the layer of that name is given of tokens (N, T) by a network with weights (P,): (N, T, E); None if it is
     never called."""
     network, parts = model.plain(weights), []
+    own = next(network.parameters())
     with torch.no_grad(), in_evaluation_mode(network), stopped_at(network.get_submodule(layer)) as given:
         for some in tokens.split(_TOGETHER):
             try:
-                network(images_of(some).to(weights))
+                network(images_of(some).to(own))
             except Seen:
                 parts.append(given.pop())
     return torch.cat(parts) if parts else None

@@ -1,0 +1,200 @@
+"""Commands on the CPU and on an emulated GPU: equal outcomes, verdicts and trained networks.
+
+Run by ``.ci/second_device``: ``pytest -p second_device -m second_device`` with this folder on PYTHONPATH. What takes no
+part here is on one device by construction: numerics of cuBLAS and cuDNN, and anything about time.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.second_device
+
+ROOT = Path(__file__).parents[2]
+_QUICK = "--victims 3 --no-pictures --jobs 1 --dataset digits --model mlp --surface 2"
+_TRAIN = (
+    "--clients 6 --clients-per-round 3 --rounds 2 --local-steps 3 --batch-size 4 --dataset digits --model mlp --seed 0"
+)
+
+EVALUATED = {
+    "papers": f"--defense none,fed_sdp,fed_cdp,fed_acdp --attack cpl --attack-arg max_iterations=8 {_QUICK}",
+    "labels": f"--defense none,fed_cdp --attack dlg,idlg --attack-arg max_iterations=8 {_QUICK}",
+    "adam": f"--defense none,fed_cdp --attack inverting_gradients --attack-arg max_iterations=25 {_QUICK}",
+    "informed": "--defense none,fed_cdp,fed_acdp --attack map,identify,slope,levels,blind --prior auto "
+    f"--attack-arg map.max_iterations=4 {_QUICK}",
+    "batches": "--defense none,fed_cdp --attack map,membership --prior auto --batch-size 2 "
+    f"--attack-arg map.max_iterations=3 {_QUICK}",
+    "steps": "--defense none,fed_cdp --attack cpl --batch-size 2 --local-steps 2 --update-model unroll "
+    f"--attack-arg max_iterations=4 {_QUICK.replace('--surface 2', '--surface 1')}",
+    "sums": "--defense secagg_ddp --attack map,identify --prior auto --clients-per-round 4 "
+    f"--attack-arg map.max_iterations=3 {_QUICK.replace('--surface 2', '--surface 0')}",
+    "spear": "--defense none,fed_cdp --attack spear --batch-size 4 --victims 3 --no-pictures --jobs 1 --dataset digits "
+    "--model mlp2 --surface 2",
+    "tampering": "--defense none,fed_cdp --attack imprint,loki --adversary tampering --prior auto "
+    f"--attack-arg imprint.bins=32 --attack-arg loki.bins=16 {_QUICK}",
+    "learned": f"--defense none,fed_cdp --attack learned --prior auto --shared-weights {_QUICK}",
+    "laplace": "--defense noise --defense-arg distribution=laplace --defense-arg amount=0.01 --attack map,identify "
+    f"--prior auto --attack-arg map.max_iterations=3 {_QUICK}",
+    "adam client": "--defense none --optimizer adam:lr=0.001 --attack inverting_gradients,cpl --prior auto "
+    f"--attack-arg max_iterations=10 {_QUICK.replace('--surface 2', '--surface 1')}",
+    "rounds": f"--defense fed_cdp --rounds-seen 1,3 --attack identify --prior auto {_QUICK}",
+    "texts": "--defense none --attack token_rows,span --dataset notes --victims 2 --no-pictures --jobs 1 --surface 2",
+    "vit": "--defense none,fed_cdp --attack patches --model vit --dataset cifar10-sample --victims 2 --no-pictures "
+    "--jobs 1 --surface 2",
+    "convolutions": "--defense none,fed_cdp --attack cpl --dataset mnist-sample --victims 2 --no-pictures --jobs 1 "
+    "--attack-arg max_iterations=4 --surface 2",
+    "batch norm": "--defense none --attack gradinversion --dataset cifar10-sample --model resnet8 --batch-size 2 "
+    "--victims 2 --attack-arg max_iterations=3 --no-pictures --jobs 1 --surface 2",
+}
+
+TRAINED = {
+    name: f"--defense {name} {_TRAIN} {more}"
+    for name, more in {
+        "none": "", "fed_cdp": "--chunk 2", "fed_acdp": "", "fed_sdp": "", "quantile": "", "adaclip": "",
+        "secagg_ddp": "--split iid --examples 20", "dp_local": "--algorithm scaffold --split iid --examples 20",
+    }.items()
+}  # fmt: skip
+
+Command = Callable[..., Any]
+
+
+def both(harness: Command, command: str, words: str) -> tuple[Path, Path]:
+    folders = Path("cpu").absolute(), Path("cuda").absolute()
+    for folder in folders:
+        done = harness(command, *words.split(), "--device", folder.name, "--out", str(folder))
+        assert done.code in (0, 3), done.err
+    return folders
+
+
+@pytest.mark.parametrize("name", EVALUATED)
+def test_outcomes_and_verdicts_are_equal(harness: Command, name: str) -> None:
+    on_cpu, on_cuda = (told(folder) for folder in both(harness, "evaluate", EVALUATED[name]))
+    assert on_cuda == on_cpu
+
+
+def told(folder: Path) -> list[object]:
+    """What a run says of each cell, and what became of each victim."""
+    cells = json.loads((folder / "results.json").read_text())["cells"]
+    lines = (json.loads(line) for line in (folder / "victims.jsonl").read_text().splitlines())
+    said = sorted((one["defense"], one["attack"], one["tap"], str(one.get("verdict"))) for one in cells)
+    return [said, sorted((one["role"], *(str(one[key]) for key in _VICTIM)) for one in lines)]
+
+
+_VICTIM = ("defense", "attack", "tap", "victim", "image", "outcome", "label")
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_training_is_equal(harness: Command, name: str) -> None:
+    on_cpu, on_cuda = (json.loads((one / "training.json").read_text()) for one in both(harness, "train", TRAINED[name]))
+    assert numbers(on_cuda) == pytest.approx(numbers(on_cpu), rel=1e-4, abs=1e-6)
+
+
+def numbers(document: Any, at: str = "") -> dict[str, float]:
+    """All numbers of a document but those of the machine and of time."""
+    if isinstance(document, dict):
+        kept = {key: value for key, value in document.items() if not set(key.split("_")) & _MACHINE}
+        return {place: value for key, one in kept.items() for place, value in numbers(one, f"{at}.{key}").items()}
+    if isinstance(document, list):
+        return {place: value for i, one in enumerate(document) for place, value in numbers(one, f"{at}[{i}]").items()}
+    return {at: float(document)} if isinstance(document, int | float) else {}
+
+
+_MACHINE = {"seconds", "memory", "environment", "device", "threads", "key", "written"}
+
+
+def test_where_memory_ends_the_attack_goes_on_with_fewer_victims(
+    harness: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Free memory is asked before the chunk is chosen; another process may take some of it afterwards."""
+    import second_device
+
+    from harness.base import devices
+
+    device = second_device.install()
+    words = f"evaluate --defense none --attack cpl --attack-arg max_iterations=3 {_QUICK} --device cuda".split()
+    words[words.index("--victims") + 1] = "24"
+    assert harness(*words, "--out", "whole").code in (0, 3)
+    monkeypatch.setattr(devices, "_free", lambda device: None)
+    usual = device.limit()
+    device.set_limit(device.held(0) + (device.peak(0) - device.held(0)) * 2 // 3)
+    try:
+        done = harness(*words, "--out", "halves")
+    finally:
+        device.set_limit(usual)
+    assert done.code in (0, 3), done.err
+    assert "memory ended; the attack goes on with" in done.err
+    assert told(Path("halves")) == told(Path("whole"))
+
+
+def test_a_gpu_is_chosen_by_its_number(harness: Command) -> None:
+    import second_device
+
+    device = second_device.install()
+    before = device.held(0)
+    device.reset_peak(0)
+    device.reset_peak(1)
+    words = f"evaluate --defense fed_cdp --attack cpl --attack-arg max_iterations=3 {_QUICK}".split()
+    assert harness(*words, "--device", "cuda:1", "--out", "second").code in (0, 3)
+    assert device.peak(1) > 0
+    assert device.peak(0) == before, "something was computed on the other GPU"
+    assert harness(*words, "--device", "cpu", "--out", "cpu").code in (0, 3)
+    assert told(Path("second")) == told(Path("cpu"))
+    missing = harness(*words, "--device", "cuda:7", "--out", "third")
+    assert (missing.code, missing.err.count("\n")) == (2, 1)
+    assert "the GPUs here are cuda:0, cuda:1" in missing.err
+
+
+def test_devices_do_not_mix() -> None:
+    """The emulation refuses what CUDA refuses, or it would show nothing."""
+    here, there = torch.ones(3, device="cuda:0"), torch.ones(3, device="cuda:1")
+    for other in (torch.ones(3), there):
+        with pytest.raises(RuntimeError, match="same device"):
+            here + other
+    with pytest.raises(RuntimeError, match="generator"):
+        torch.randn(3, device="cuda", generator=torch.Generator())
+
+
+#: Transfers taken out of the source: file, what stands there, what stands there without it, and the command that fails.
+REMOVED = {
+    "victims of a chunk": (
+        "attacks/engine.py", "victims[positions].to(index.device)", "victims[positions]", EVALUATED["batch norm"],
+    ),
+    "restarts of labels": (
+        "attacks/engine.py", "self.restarts.to(index.device)]", "self.restarts.cuda().cpu()]", EVALUATED["labels"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_transfer_that_is_missing_is_noticed(tmp_path: Path, name: str) -> None:
+    file, here, without, words = REMOVED[name]
+    for part in ("harness", "attacks", "defenses", "datasets", "reports"):
+        within = tmp_path if part == "harness" else tmp_path / "harness"
+        shutil.copytree(ROOT / part, within / part, dirs_exist_ok=True)
+    source = tmp_path / "harness" / file
+    text = source.read_text()
+    assert text.count(here) == 1, f"{here!r} does not stand in {file} once"
+    source.write_text(text.replace(here, without))
+    program = (
+        "import sys, second_device; second_device.install(); from harness.cli import run; sys.exit(run(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "evaluate", *words.split(), "--device", "cuda", "--out", "out"],
+        cwd=tmp_path, env={**_environment(), "PYTHONPATH": f"{tmp_path}:{Path(__file__).parent}"},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode not in (0, 3), "nobody notices that it is missing"
+    assert "EMULATED" in done.stderr, done.stderr
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    return {**os.environ, "HARNESS_TRACEBACK": "1"}
