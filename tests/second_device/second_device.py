@@ -1,4 +1,4 @@
-"""Devices "cuda:0" and "cuda:1" on a machine without a GPU: ``pytest -p second_device``, with this folder on PYTHONPATH.
+"""Devices "cuda:0" and "cuda:1" on a machine without a GPU: a plugin for pytest, see ``.ci/second_device``.
 
 The extension beside this file is compiled once for each version of torch, its source and Python (about 30 seconds), and
 kept in the folder that SECOND_DEVICE_CACHE names, or in torch's own for extensions. It leans on torch's internals, so
