@@ -54,13 +54,20 @@ class Prior:
         flat, classes = coordinates.flatten(0, 1), labels.flatten()
         spread = torch.zeros_like(flat)
         own = self.groups[classes]
+        if flat.is_cuda:  # which rows a group has is known there only, and to ask means to wait
+            for group in range(len(self.directions)):
+                spread = torch.where((own == group)[:, None], self._stretched(flat, group), spread)
+            return (self.means[classes] + spread).view_as(coordinates)
         for group in own.unique().tolist():
             rows = (own == group).nonzero()[:, 0]
             # Few rows take other kernels on the CPU than the same among many.
-            some, along = flat[rows.repeat(-(-_FEWEST // len(rows)))], self.directions[group]
-            stretched = ((some @ along) * (self.scales[group] - self.rest[group])) @ along.T
-            spread = spread.index_copy(0, rows, (some * self.rest[group] + stretched)[: len(rows)])
+            some = flat[rows.repeat(-(-_FEWEST // len(rows)))]
+            spread = spread.index_copy(0, rows, self._stretched(some, group)[: len(rows)])
         return (self.means[classes] + spread).view_as(coordinates)
+
+    def _stretched(self, some: Tensor, group: int) -> Tensor:
+        along = self.directions[group]
+        return some * self.rest[group] + ((some @ along) * (self.scales[group] - self.rest[group])) @ along.T
 
     def spread(self) -> Tensor:
         """(K,), the expected squared distance of an example from the mean of its class."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import Literal
 
@@ -88,8 +88,13 @@ def spread(factors: Tensor, sizes: tuple[int, ...]) -> Tensor:
     if not factors.requires_grad:  # five times faster; its derivative would be summed in another order
         parts = zip(factors.split(1, dim=-1), sizes, strict=True)
         return torch.cat([factor.expand(*factor.shape[:-1], size) for factor, size in parts], dim=-1)
-    counts = torch.tensor(sizes, device=factors.device)
-    return factors.repeat_interleave(counts, dim=-1, output_size=sum(sizes))
+    return factors.repeat_interleave(_on(factors.device, sizes), dim=-1, output_size=sum(sizes))
+
+
+@lru_cache(maxsize=64)
+def _on(device: torch.device, sizes: tuple[int, ...]) -> Tensor:
+    """Sizes of groups on a device, sent there once."""
+    return torch.tensor(sizes, device=device)
 
 
 # Clipping of flat vectors, per parameter tensor or as a whole (docs/defenses.md).

@@ -118,7 +118,8 @@ def test_where_memory_ends_the_attack_goes_on_with_fewer_victims(
     from harness.base import devices
 
     device = second_device.install()
-    words = f"evaluate --defense none --attack cpl --attack-arg max_iterations=3 --attack-arg restarts=16 --chunk 512 {_QUICK} --device cuda".split()
+    starts = "--attack cpl --attack-arg max_iterations=3 --attack-arg restarts=16 --chunk 512"
+    words = f"evaluate --defense none {starts} {_QUICK} --device cuda".split()
     words[words.index("--victims") + 1] = "24"
     device.reset_peak(0)
     assert harness(*words, "--out", "whole").code in (0, 3)

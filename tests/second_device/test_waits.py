@@ -10,7 +10,7 @@ import pytest
 from harness.attacks.engine import run_attack
 from harness.evaluation.observe import Stage
 from harness.experiment import cell_settings
-from harness.training.fitting import fitted
+from harness.training.loop import fitted
 from harness.training.rounds import Training
 from harness.training.settings import train_settings
 
@@ -35,13 +35,18 @@ def waits(counts: Counter[str]) -> dict[str, int]:
 
 @pytest.mark.parametrize("victims", [8, 64])
 @pytest.mark.parametrize(
-    ("attack", "defense"),
-    [("cpl", "none"), ("cpl", "fed_cdp"), ("inverting_gradients", "fed_cdp"), ("map", "fed_cdp"), ("map", "noise")],
-)
-def test_an_attack_waits_once_in_an_outer_iteration(tmp_path: Path, attack: str, defense: str, victims: int) -> None:
+    ("attack", "defense", "model", "kernels"),
+    [
+        ("cpl", "none", "mlp", 4000), ("cpl", "fed_cdp", "logistic", 3700),
+        ("inverting_gradients", "fed_cdp", "mlp", 200), ("map", "fed_cdp", "logistic", 4900),
+    ],
+)  # fmt: skip
+def test_an_attack_waits_once_in_an_outer_iteration(
+    tmp_path: Path, attack: str, defense: str, model: str, kernels: int, victims: int
+) -> None:
     """Counted in iterations 5 to 25; a step of L-BFGS of all victims, its line search included, is one of them."""
     settings = cell_settings(
-        dataset="digits", model="mlp", victims=victims, tap="T2.step", attack=attack, defense=defense, device="cuda",
+        dataset="digits", model=model, victims=victims, tap="T2.step", attack=attack, defense=defense, device="cuda",
         **({"prior": "auto"} if attack == "map" else {}),
     )  # fmt: skip
     observation = Stage(tmp_path, 128).set(settings).observation
@@ -50,12 +55,14 @@ def test_an_attack_waits_once_in_an_outer_iteration(tmp_path: Path, attack: str,
     def run(iterations: int) -> Counter[str]:
         # Nobody stops: rows that do are moved together, which is another kind of work.
         one = replace(built, max_iterations=iterations, patience=0, **({} if attack == "map" else {"loss_stop": 0.0}))
-        return counted(lambda: run_attack(one, observation, 128))
+        return counted(lambda: run_attack(one, observation, 1024))
 
     more = run(25)
     more.subtract(run(5))
     found = waits(more)
     assert sum(found.values()) <= 20, {name: count / 20 for name, count in found.items()}
+    launched = sum(count for name, count in more.items() if name.startswith("kernel")) / 20
+    assert kernels / 2 < launched <= kernels, "of an outer iteration, however many victims there are"
 
 
 @pytest.mark.parametrize("defense", ["none", "fed_sdp", "fed_cdp", "fed_acdp", "dp_local"])
