@@ -203,3 +203,24 @@ def test_a_row_descends_as_it_does_among_others() -> None:
         many.step(evaluation(losses))
         one.step(evaluation(lambda position: losses(position.expand(3, -1))[1:2]))
     assert torch.allclose(many.position[1:2], one.position, rtol=1e-12)
+
+
+@pytest.mark.parametrize("descend", [False, True])
+def test_who_never_looks_at_masks_finds_the_same_bits(monkeypatch: pytest.MonkeyPatch, descend: bool) -> None:
+    """As on a GPU, where to look means to wait: what no row needs is computed, and thrown away."""
+    matrices = torch.randn(6, 12, 12, generator=torch.Generator().manual_seed(0))
+
+    def evaluate(position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        leaf = position.detach().requires_grad_(True)
+        loss = torch.tanh((matrices @ leaf[..., None])[..., 0]).square().sum(1) + leaf.pow(4).sum(1)
+        return loss.detach(), torch.autograd.grad(loss.sum(), leaf)[0]
+
+    found = []
+    for looks in (True, False):
+        if not looks:
+            monkeypatch.setattr("harness.attacks.lbfgs._may_hold", lambda rows: True)
+        state = LBFGS(descend=descend, history=30).start(torch.randn(6, 12, generator=torch.Generator().manual_seed(1)))
+        used = [state.step(evaluate) for _ in range(12)]
+        found.append((state.position, torch.stack(used)))
+    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+    assert found[0][1].sum(0).unique().numel() > 1, "all rows stop together, so nothing was masked"
