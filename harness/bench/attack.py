@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.attacks import Reconstruction, reconstructing
 from harness.base.limits import peak_memory
-from harness.bench.engines import Bench, arithmetic_alone, crew_for, take_turns
+from harness.bench.engines import ONE_CORE, Bench, arithmetic_alone, crew_for, take_turns
 from harness.evaluation.measure import measure
 from harness.evaluation.observe import Scene, Stage
 from harness.evaluation.watching import work_of
@@ -37,7 +37,8 @@ def bench_attack(
     """Times both engines on undefended victims and compares what they find; gives every figure as soon as it is there.
 
     The engines take turns, since machines are noisy: the batched one attacks all victims, whose median counts, then the
-    reference some of them, one by one, with every number of threads up to the machine's, whose best one counts. It gets
+    reference some of them, one by one. Both have the same cores: all of the machine, which the reference shares by
+    threads or by processes, whichever is faster for it, and in a second ratio one core each. The reference gets
     as far as time allows, so its rate is that of its gradient evaluations: both engines do the same for a victim. The
     arithmetic alone is that of :mod:`harness.bench.engines` for as many evaluations, on many rows at once. Rates are
     victims per second, memory is the peak of all processes in MiB.
@@ -52,11 +53,11 @@ def bench_attack(
     )
     stage = Stage(data_root, chunk)
     with crew_for(settings, stage, jobs) as everyone:
-        yield from _figures(everyone, stage, settings, chunk, growth, seconds)
+        yield from _figures(everyone, stage, settings, chunk, growth, seconds, data_root)
 
 
 def _figures(
-    everyone: Crew, stage: Stage, settings: CellSettings, chunk: int, growth: int, seconds: float
+    everyone: Crew, stage: Stage, settings: CellSettings, chunk: int, growth: int, seconds: float, data_root: Path
 ) -> Iterator[tuple[str, Any]]:
     ends, victims, device = time.monotonic() + seconds, settings.victims, settings.device
     scene = stage.set(settings)
@@ -66,15 +67,16 @@ def _figures(
         "processes": everyone.processes, "threads of each": torch.get_num_threads(),
     }.items()  # fmt: skip
     bench.timed(scene, settings, min(2 * everyone.processes, victims))  # warm-up
-    turns = take_turns(bench, scene, settings, time.monotonic() + _ENGINES * seconds)
+    turns = take_turns(bench, scene, settings, data_root, time.monotonic() + _ENGINES * seconds)
     spent, evaluations = median(turns.batched), turns.evaluations
     yield "victims", victims
     yield "batched victims/s", round(victims / spent, 3)
-    each = min(turns.reference.values())
-    yield "reference victims/s", round(victims / (each * evaluations), 3)
-    yield "reference threads", min(turns.reference, key=lambda count: turns.reference[count])
+    best = min(turns.reference, key=lambda way: turns.reference[way])
+    yield "reference victims/s", round(victims / (turns.reference[best] * evaluations), 3)
+    yield "reference shares the machine by", best
     yield "victims of the reference", len(turns.made)
-    yield "ratio", round(each * evaluations / spent, 2)
+    yield "ratio, whole machine", round(turns.reference[best] * evaluations / spent, 2)
+    yield "ratio, per core", round(turns.reference[ONE_CORE] * evaluations / median(turns.on_one_core), 2)
     alone = evaluations * arithmetic_alone(scene, min(_TOGETHER, victims), bench.cores)
     yield "arithmetic's share of batched", round(alone / spent, 3)
     yield "peak memory MiB (both engines)", _peak_memory(device, everyone)

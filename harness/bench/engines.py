@@ -20,14 +20,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from harness.attacks import Attack, Reconstruction, reconstructing, run_reference
 from harness.base.devices import with_threads
 from harness.base.progress import progress
-from harness.evaluation.attacking import Engine
+from harness.evaluation.attacking import Engine, in_one_process
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings, cell_settings, usual_prior
 from harness.models import build_module
 from harness.models.batch_norm import trained_layers
 from harness.models.side_by_side import side_by_side
 from harness.parallel.crew import Crew, crew, suitable_crew
-from harness.parallel.processes import threads_per_job
+from harness.parallel.processes import begin_workers, threads_per_job
 
 # How long the convolutions and matrix products of a gradient match take alone, on tensors of the same shapes.
 
@@ -127,13 +127,16 @@ class Turns:
     """Both engines on the same victims.
 
     Attributes:
-        batched: seconds of all victims, one number a turn. last: what it made. evaluations: of a gradient, of all.
-        reference: seconds per evaluation, by threads. made: images (R, n, C, H, W) of the first R victims.
+        batched: seconds of all victims by all cores, one number a turn. on_one_core: the same of one core.
+        last: what it made. evaluations: of a gradient, of all.
+        reference: seconds per evaluation of the whole machine, by what shared it: threads of one process, or processes
+            of one thread. made: images (R, n, C, H, W) of the first R victims.
     """
 
     batched: list[float]
+    on_one_core: list[float]
     last: Reconstruction
-    reference: dict[int, float]
+    reference: dict[str, float]
     made: Tensor
 
     @property
@@ -167,36 +170,76 @@ class Bench:
 
     def timed(self, scene: Scene, settings: CellSettings, victims: int) -> tuple[float, Reconstruction]:
         """Seconds of the batched engine for the first victims, and what it made."""
+        return self._timed(self.engine, scene, settings, victims)
+
+    def timed_on_one_core(self, scene: Scene, settings: CellSettings, victims: int) -> float:
+        """Seconds of the batched engine, in one process with one thread."""
+        with with_threads(1):
+            return self._timed(in_one_process, scene, settings, victims)[0]
+
+    def _timed(
+        self, engine: Engine, scene: Scene, settings: CellSettings, victims: int
+    ) -> tuple[float, Reconstruction]:
         seen = scene.observation.take(torch.arange(victims))
         began = _now()
-        made = self.engine(reconstructing(settings.build_attack()), seen, self.chunk, None)
+        made = engine(reconstructing(settings.build_attack()), seen, self.chunk, None)
         return _now() - began, made
 
 
-def take_turns(bench: Bench, scene: Scene, settings: CellSettings, ends: float) -> Turns:
-    """Turns of both until ``ends`` by the monotonic clock; the first one of either is taken in any case."""
+ONE_CORE = "1 thread"
+
+
+def take_turns(bench: Bench, scene: Scene, settings: CellSettings, data_root: Path, ends: float) -> Turns:
+    """Turns of both until ``ends`` by the monotonic clock; the first one of either is taken in any case.
+
+    Both sides have the same cores: once all of the machine's, which the reference shares in the way that suits it
+    best, and once a single one.
+    """
     victims = scene.observation.rows
-    spent = {count: [0.0, 0.0] for count in range(1, bench.cores + 1)}
+    ways = [ONE_CORE, *(f"{count} threads" for count in range(2, bench.cores + 1))]
+    spent = {way: [0.0, 0.0] for way in ways}
     batches: list[tuple[float, Reconstruction]] = []
-    taken: list[float] = []
+    single: list[float] = []
     made: list[Tensor] = []
     with progress("reference", victims, "victims", at_most=True) as bar:
         for part in torch.arange(victims).chunk(_TURNS):
             batches.append(bench.timed(scene, settings, victims))
+            single.append(bench.timed_on_one_core(scene, settings, victims))
             for victim in part.tolist():
-                for count, sums in spent.items():
+                for count, way in enumerate(ways, 1):
                     seconds, alone = _reference(scene, settings, [victim], count)
-                    sums[0], sums[1] = sums[0] + seconds, sums[1] + float(alone.evaluations.sum())
+                    spent[way][0] += seconds
+                    spent[way][1] += float(alone.evaluations.sum())
                     if count == 1:
                         made.append(alone.images)
                 bar.advance(1)
                 if time.monotonic() >= ends:
                     break
-            taken = [seconds for seconds, _ in batches]
-            if time.monotonic() + median(taken) >= ends:
+            if time.monotonic() + batches[-1][0] + single[-1] >= ends:
                 break
-    rates = {count: seconds / evaluations for count, (seconds, evaluations) in spent.items()}
-    return Turns(taken, batches[-1][1], rates, torch.cat(made))
+    rates = {way: seconds / evaluations for way, (seconds, evaluations) in spent.items()}
+    if bench.cores > 1 and settings.device == "cpu":
+        rates[f"{bench.cores} processes"] = _in_processes(bench.cores, settings, data_root, len(made))
+    return Turns([seconds for seconds, _ in batches], single, batches[-1][1], rates, torch.cat(made))
+
+
+def _in_processes(cores: int, settings: CellSettings, data_root: Path, victims: int) -> float:
+    """Seconds per evaluation of a machine whose every core attacks a victim of its own, one after another."""
+    workers, share = begin_workers(cores, 1), max(victims // cores, 1)
+    try:
+        for count in (1, share):  # the first time processes load what they need
+            futures = [workers.submit(_some, settings, data_root, count) for _ in range(cores)]
+            found = [future.result() for future in futures]
+    finally:
+        workers.shutdown(kill_workers=True)  # pyright: ignore[reportCallIssue]
+    return 1 / sum(evaluations / seconds for seconds, evaluations in found)
+
+
+def _some(settings: CellSettings, data_root: Path, victims: int) -> tuple[float, float]:
+    """Seconds and evaluations of the reference for the first victims, in a process of its own."""
+    scene = Stage(data_root, victims).set(settings)
+    seconds, made = _reference(scene, settings, range(min(victims, scene.observation.rows)), 1)
+    return seconds, float(made.evaluations.sum())
 
 
 def arithmetic_alone(scene: Scene, rows: int, cores: int) -> float:
