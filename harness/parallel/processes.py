@@ -3,14 +3,18 @@
 ``harness train --jobs N`` deals the clients of a round, and comes to the same bytes as in one process.
 """
 
+import itertools
 import logging
 import os
+import shutil
+import tempfile
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -76,13 +80,31 @@ def begin_workers(
     if free is not None:
         # loky ends a worker that has grown by 300 MB, as all do that attack many victims: each would load torch again.
         told[_GROWTH] = str(free // (2 * count))
-    first = (os.getpid(), begin)
-    return ProcessPoolExecutor(count, env=told, initializer=_begin, initargs=first, job_reducers=reducers)
+    places = tempfile.mkdtemp() if torch.cuda.device_count() > 1 else None
+    first = (os.getpid(), begin, places)
+    workers = ProcessPoolExecutor(count, env=told, initializer=_begin, initargs=first, job_reducers=reducers)
+    if places is not None:
+        weakref.finalize(workers, shutil.rmtree, places, ignore_errors=True)
+    return workers
 
 
-def _begin(parent: int, begin: Callable[[], None]) -> None:
+def _begin(parent: int, begin: Callable[[], None], places: str | None) -> None:
     Thread(target=_end_with, args=(parent,), daemon=True).start()
+    if places is not None:
+        torch.cuda.set_device(take_place(Path(places)) % torch.cuda.device_count())
     begin()
+
+
+def take_place(places: Path) -> int:
+    """How many processes began before this one and left a file in the folder: of N GPUs each takes the next.
+
+    Then ``cuda`` means this process's own GPU; ``cuda:1`` is that one for all of them.
+    """
+    for place in itertools.count():
+        with suppress(FileExistsError):
+            (places / str(place)).touch(exist_ok=False)
+            return place
+    raise AssertionError
 
 
 def _end_with(parent: int) -> None:
@@ -167,7 +189,7 @@ def _as_completed(futures: dict[Future[None], Task], workers: int, bar: Progress
 
 
 def _as_array(values: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
-    return _tensor, (values.detach().cpu().numpy(), str(values.device))
+    return _tensor, (values.detach().cpu().numpy(), values.device.type)  # of GPUs whoever reads it takes its own
 
 
 def _tensor(values: Any, device: str) -> Tensor:

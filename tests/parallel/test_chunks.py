@@ -52,7 +52,7 @@ class Backwards:
     def __init__(self, workers: int, env: dict[str, str], initargs: Any, job_reducers: Any, **_: Any) -> None:
         assert {threads for name, threads in env.items() if name.endswith("_NUM_THREADS")} == {"1"}
         self._reducers, self._asked = job_reducers, list[tuple[Late, bytes]]()
-        _, begin = initargs
+        _, begin, _ = initargs
         processes._own[:] = begin.args[:1]
         processes._clients.cache_clear()
         self.begun.append(workers)

@@ -155,6 +155,26 @@ def test_a_gpu_is_chosen_by_its_number(harness: Command) -> None:
     assert "the GPUs here are cuda:0, cuda:1" in missing.err
 
 
+def test_a_process_computes_on_its_own_gpu(harness: Command, tmp_path: Path) -> None:
+    """As each of ``--jobs N`` takes one, in the order in which they begin."""
+    import second_device
+
+    from harness.parallel.processes import take_place
+
+    device = second_device.install()
+    assert [take_place(tmp_path) for _ in range(3)] == [0, 1, 2]
+    words = f"evaluate --defense none,fed_cdp --attack cpl,identify --prior auto {_QUICK} --device cuda".split()
+    before = device.held(0)
+    device.reset_peak(0)
+    torch.cuda.set_device(1)
+    try:
+        assert harness(*words, "--attack-arg", "cpl.max_iterations=3", "--out", "own").code in (0, 3)
+    finally:
+        torch.cuda.set_device(0)
+    assert device.peak(1) > 0
+    assert device.peak(0) == before, "something was computed on the other GPU"
+
+
 def test_devices_do_not_mix() -> None:
     """The emulation refuses what CUDA refuses, or it would show nothing."""
     here, there = torch.ones(3, device="cuda:0"), torch.ones(3, device="cuda:1")
