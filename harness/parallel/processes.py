@@ -90,8 +90,8 @@ def begin_workers(
 
 def _begin(parent: int, begin: Callable[[], None], places: str | None) -> None:
     Thread(target=_end_with, args=(parent,), daemon=True).start()
-    if places is not None:
-        torch.cuda.set_device(take_place(Path(places)) % torch.cuda.device_count())
+    if places is not None and (count := torch.cuda.device_count()):
+        torch.cuda.set_device(take_place(Path(places)) % count)
     begin()
 
 
