@@ -312,4 +312,29 @@ WIDE = (
     DETECTABLE,
     Column("outcomes", outcomes, wraps_at=10),
 )
+
+
+def found(cell: CellResult) -> Text:
+    """What an attack reached, and dimmed below how near it came, or that it only tells examples apart."""
+    if cell.not_applicable_reason is not None:
+        return Text(text.MISSING)
+    if not reconstructs(cell):
+        return Text(identified(cell)).append("\nidentified", style="dim")
+    near = [f"RMSE {median_error(cell)}"] if is_of_images(cell) else []
+    near += [f"{column.title} {column.render(cell)}" for column in OTHER_ERRORS if column.concerns(cell)]
+    near += [f"{column.title} {column.render(cell)}" for column in own_columns([cell])]
+    return Text(success_rate(cell)).append("".join(f"\n{line}" for line in near), style="dim")
+
+
+def attack_or_control(cell: CellResult) -> Text:
+    """The attack and, dimmed below, the control that it is of or the suite that it was tried for."""
+    if not cell.control:
+        return attack(cell)
+    return Text(text.safe(cell.attack, 24)).append(f"\n{text.safe(cell.control, 24)}", style="dim")
+
+
+#: For 80 columns: the defense stands above, guarantees and theorems stand below.
+NARROW = (
+    Column("attack", attack_or_control), TIER, SURFACE, ROUND, LOOKS, VERDICT, Column("success [95%]", found), LINEUP,
+)  # fmt: skip
 CONTROLS = (Column("control", lambda cell: text.safe(cell.control or "", 24)), *_WHO, LINEUP)

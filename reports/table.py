@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.reports import columns, text
-from harness.reports.columns import CONTROLS, MEDIUM, WIDE, Column, ColumnSet
+from harness.reports.columns import CONTROLS, MEDIUM, NARROW, WIDE, Column, ColumnSet
 from harness.reports.headline import verdict_lines
 from harness.results import CellResult, ResultDocument, SummaryRow
 from harness.scoring.strongest import of_document
@@ -184,7 +184,8 @@ def results_table(document: ResultDocument, width: int = 120) -> RenderableType:
     Args:
         document: the results.
         width: characters of the terminal. Where not all columns fit, the chief ones are shown; where these do not
-            fit either, a block of lines per cell.
+            fit either, a table per defense with its guarantees below, and below 80 characters a block of lines per
+            cell.
     """
     cells = [cell for cell in document.cells if cell.role == "cell"]
     controls = _distinct(cell for cell in document.cells if cell.role == "control")
@@ -232,9 +233,42 @@ def _grouped(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
 
 
 def _cells(cells: Sequence[CellResult], width: int, layouts: Sequence[ColumnSet], style: str = "") -> RenderableType:
-    """The first layout that fits, else blocks."""
+    """The first layout that fits, else a table per defense, else blocks."""
     own = columns.own_columns(cells)
-    return columns_that_fit(cells, width, [(*layout, *own) for layout in layouts], style) or _blocks(cells, style)
+    wide = columns_that_fit(cells, width, [(*layout, *own) for layout in layouts], style)
+    return wide or _by_defense(cells, width, style) or _blocks(cells, style)
+
+
+def _by_defense(cells: Sequence[CellResult], width: int, style: str) -> RenderableType | None:
+    """A narrow table for each defense, and below it what is proven; None where one does not fit."""
+    groups: dict[str, list[CellResult]] = defaultdict(list)
+    for cell in cells:
+        names = (text.safe(cell.defense, 40), text.arguments(cell.defense, cell.defense_args))
+        groups[" ".join(filter(None, names))].append(cell)
+    parts: list[RenderableType] = []
+    for name, members in groups.items():
+        table = columns_that_fit(members, width, (NARROW,), style)
+        if table is None:
+            return None
+        below = [Text(f"  {line}", style=style) for line in _below(members)]
+        parts += [*([Text()] if parts else []), Text(name, style=style or "bold"), table, *below]
+    return Group(*parts)
+
+
+def _below(cells: Iterable[CellResult]) -> list[str]:
+    """What the columns of :data:`NARROW` have no room for: each line once, with the places or attacks it concerns."""
+    lines: dict[str, list[str]] = defaultdict(list)
+    for cell in cells:
+        place = f"{'tap' if cell.surface is None else 'surface'} {columns.surface(cell)}{columns.circumstances(cell)}"
+        by = f"{text.safe(cell.attack, 24)}, {place}"
+        if cell.privacy and cell.role == "cell":
+            for line in columns.guarantees(cell).splitlines():
+                lines[f"guarantee: {line}"].append(place)
+        if columns.THEOREM.concerns(cell):
+            lines[f"{columns.THEOREM.title}: {columns.first_in_lineup(cell)}"].append(by)
+        if columns.DETECTABLE.concerns(cell):
+            lines[f"{columns.DETECTABLE.title}: {'; '.join(columns.detectable(cell).splitlines())}"].append(by)
+    return [f"{line} ({'; '.join(dict.fromkeys(places))})" for line, places in lines.items()]
 
 
 def _blocks(cells: Sequence[CellResult], style: str) -> RenderableType:
