@@ -293,8 +293,10 @@ def test_without_a_browser_the_page_is_kept(
 def test_it_fits_screens_and_paper(tmp_path: Path, a_cell: MakeCell, a_run: WriteRun, browser: Any) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
     assure(tmp_path, a_run(tmp_path / "run", [a_cell("fed_cdp", surface) for surface in (2, 1)]))
-    for width, scheme in ((1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")):
+    looks = [(1280, "light", "screen"), (1280, "dark", "screen"), (390, "light", "screen"), (390, "dark", "screen")]
+    for width, scheme, media in [*looks, (1280, "light", "print"), (1280, "dark", "print")]:
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.emulate_media(media=media)
         page.goto((tmp_path / "assurance.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         narrowest = "Math.min(...[...document.querySelectorAll('.places td')].map(one => one.clientWidth))"
