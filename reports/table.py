@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.reports import columns, text
-from harness.reports.columns import CONTROLS, MEDIUM, NARROW, WIDE, Column, ColumnSet
+from harness.reports.columns import CONTROLS, MEDIUM, WIDE, Column, ColumnSet
 from harness.reports.headline import verdict_lines
 from harness.results import CellResult, ResultDocument, SummaryRow
 from harness.scoring.strongest import of_document
@@ -129,16 +129,18 @@ def _uninformative(row: SummaryRow) -> str:
 
 
 def _lines(rows: Iterable[SummaryRow]) -> RenderableType:
-    lines = Text()
+    same: dict[tuple[str, ...], list[SummaryRow]] = {}
     for row in rows:
-        place = f"tap {columns.surface(row)}" if row.surface is None else f"surface {row.surface}"
-        seen = columns.circumstances(row)
         told = "identifies, " if row.identifies else ""
-        lines.append_text(columns.verdict_word(row.shown)).append(
-            f"  {told}{text.safe(row.defense, 40)} / {place}{seen}\n"
-        )
         idle = f"; uninformative or not run: {_uninformative(row)}" if _uninformative(row) else ""
-        lines.append(f"    {_strongest(row)} ({_tier(row)}): {_why(row)}{idle}\n")
+        why = f"    {_strongest(row)} ({_tier(row)}): {_why(row)}{idle}\n"
+        names = " ".join(filter(None, (text.safe(row.defense, 40), text.arguments(row.defense, row.defense_args))))
+        same.setdefault((row.shown, f"  {told}{names}", columns.circumstances(row), why), []).append(row)
+    lines = Text()
+    for (word, who, seen, why), own in same.items():
+        kind = "tap" if any(row.surface is None for row in own) else "surface"
+        where = ", ".join(dict.fromkeys(map(columns.surface, own)))
+        lines.append_text(columns.verdict_word(word)).append(f"{who} / {kind} {where}{seen}\n").append(why)
     return lines
 
 
@@ -240,35 +242,53 @@ def _cells(cells: Sequence[CellResult], width: int, layouts: Sequence[ColumnSet]
 
 
 def _by_defense(cells: Sequence[CellResult], width: int, style: str) -> RenderableType | None:
-    """A narrow table for each defense, and below it what is proven; None where one does not fit."""
+    """A narrow table for each defense, and below it what is proven; None where one does not fit.
+
+    What did not run is left out: why stands below all tables.
+    """
     groups: dict[str, list[CellResult]] = defaultdict(list)
     for cell in cells:
         names = (text.safe(cell.defense, 40), text.arguments(cell.defense, cell.defense_args))
         groups[" ".join(filter(None, names))].append(cell)
     parts: list[RenderableType] = []
     for name, members in groups.items():
-        table = columns_that_fit(members, width, (NARROW,), style)
+        ran = [cell for cell in members if cell.not_applicable_reason is None] or members
+        table = columns_that_fit(columns.together(ran), width, (columns.NARROW,), style)
         if table is None:
             return None
-        below = [Text(f"  {line}", style=style) for line in _below(members)]
+        below = [Padding(Text(line, style=style), (0, 0, 0, 2), expand=False) for line in _below(ran)]
         parts += [*([Text()] if parts else []), Text(name, style=style or "bold"), table, *below]
     return Group(*parts)
 
 
 def _below(cells: Iterable[CellResult]) -> list[str]:
-    """What the columns of :data:`NARROW` have no room for: each line once, with the places or attacks it concerns."""
-    lines: dict[str, list[str]] = defaultdict(list)
+    """What a narrow table has no columns for: each line once, with the places and attacks that it concerns."""
+    lines: dict[str, list[CellResult]] = defaultdict(list)
+    of_places = set[str]()
     for cell in cells:
-        place = f"{'tap' if cell.surface is None else 'surface'} {columns.surface(cell)}{columns.circumstances(cell)}"
-        by = f"{text.safe(cell.attack, 24)}, {place}"
-        if cell.privacy and cell.role == "cell":
+        if cell.role != "cell":
+            continue
+        if cell.privacy:
             for line in columns.guarantees(cell).splitlines():
-                lines[f"guarantee: {line}"].append(place)
+                of_places.add(f"guarantee: {line}")
+                lines[f"guarantee: {line}"].append(cell)
         if columns.THEOREM.concerns(cell):
-            lines[f"{columns.THEOREM.title}: {columns.first_in_lineup(cell)}"].append(by)
+            lines[f"{columns.THEOREM.title}: {columns.first_in_lineup(cell)}"].append(cell)
         if columns.DETECTABLE.concerns(cell):
-            lines[f"{columns.DETECTABLE.title}: {'; '.join(columns.detectable(cell).splitlines())}"].append(by)
-    return [f"{line} ({'; '.join(dict.fromkeys(places))})" for line, places in lines.items()]
+            lines[f"{columns.DETECTABLE.title}: {'; '.join(columns.detectable(cell).splitlines())}"].append(cell)
+    return [f"{line} ({_attacks_at(own, line not in of_places)})" for line, own in lines.items()]
+
+
+def _attacks_at(cells: Iterable[CellResult], named: bool) -> str:
+    """The surfaces of some cells of one defense, and their attacks if ``named``."""
+    at: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        name = text.safe(cell.attack, 24) if named else ""
+        at.setdefault(name, {})[columns.surface(cell) + columns.circumstances(cell)] = None
+    alike: dict[str, list[str]] = {}
+    for name, places in at.items():
+        alike.setdefault(", ".join(places), []).append(name)
+    return "; ".join(f"{', '.join(names)}, surface {where}".removeprefix(", ") for where, names in alike.items())
 
 
 def _blocks(cells: Sequence[CellResult], style: str) -> RenderableType:
@@ -313,15 +333,22 @@ def _details(cell: CellResult) -> list[str]:
 
 def _reasons(cells: Iterable[CellResult]) -> list[RenderableType]:
     """Each reason once, with the cells it stands for: why nothing is claimed, or what leaks where images do not."""
-    affected: dict[str, list[str]] = defaultdict(list)
+    affected: dict[str, list[CellResult]] = defaultdict(list)
     for cell in cells:
         if cell.verdict == "inconclusive" or (cell.verdict == "leaks" and cell.confirmed < CONFIRMED_SUCCESSES):
             kind = cell.verdict if cell.not_applicable_reason is None else columns.unrun(cell)
             reason = text.safe(cell.not_applicable_reason or cell.verdict_reason or "no reason recorded", 300)
-            place = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)} / {columns.surface(cell)}"
-            said = reason if cell.settled_by else f"{kind}: {reason}"
-            affected[said].append(place + columns.circumstances(cell))
-    return [Text(f"{reason} ({'; '.join(places)})") for reason, places in affected.items()]
+            affected[reason if cell.settled_by else f"{kind}: {reason}"].append(cell)
+    return [Text(f"{reason} ({_places(own)})") for reason, own in affected.items()]
+
+
+def _places(cells: Iterable[CellResult]) -> str:
+    """Defense, attack and surfaces of some cells."""
+    found: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        who = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)}"
+        found.setdefault(who, {})[columns.surface(cell) + columns.circumstances(cell)] = None
+    return "; ".join(f"{who} / {', '.join(places)}" for who, places in found.items())
 
 
 def _unfit(cells: Iterable[CellResult]) -> list[RenderableType]:
@@ -337,12 +364,11 @@ def _warnings(cells: Iterable[CellResult]) -> list[RenderableType]:
 
 def _said(cells: Iterable[CellResult], of: Callable[[CellResult], list[str]]) -> list[tuple[str, str]]:
     """Each sentence on cells once, with the cells."""
-    affected: dict[str, list[str]] = defaultdict(list)
+    affected: dict[str, list[CellResult]] = defaultdict(list)
     for cell in cells:
         for sentence in of(cell):
-            place = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)} / {columns.surface(cell)}"
-            affected[text.safe(sentence, 300)].append(place + columns.circumstances(cell))
-    return [(sentence, "; ".join(places)) for sentence, places in affected.items()]
+            affected[text.safe(sentence, 300)].append(cell)
+    return [(sentence, _places(own)) for sentence, own in affected.items()]
 
 
 def _footer(document: ResultDocument, folder: Path | None) -> Text:

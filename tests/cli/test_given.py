@@ -236,10 +236,14 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "dropout": ({"data": (X, Y), "model": nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 10))}, "dropout"),
     "no defense": ({"defense": 3}, "defense: give a name"),
     "an object's settings": ({"defense": DEFENSES["fed_cdp"](), "defense_args": {"sigma": 1.0}}, "leave defense_args"),
-    "a framework's object": ({"defense": of_framework("LocalDpMod", **LOCAL), "defense_args": LOCAL}, "leave defense_a"),
+    "a framework's object": (
+        {"defense": of_framework("LocalDpMod", **LOCAL), "defense_args": LOCAL},
+        "leave defense_a",
+    ),
     "an engine": ({"defense": of_framework("PrivacyEngine")}, "give the optimizer"),
     "an adaptive bound": (
-        {"defense": of_framework("DifferentialPrivacyServerSideAdaptiveClipping")}, "name flower:ServerSideAdaptive"
+        {"defense": of_framework("DifferentialPrivacyServerSideAdaptiveClipping")},
+        "name flower:ServerSideAdaptive",
     ),
     "another version's": ({"defense": of_framework("DPOptimizer")}, "no noise_multiplier; name opacus:PrivacyEngine"),
     "no attack": ({"attack": nn.Linear(1, 1)}, "attack: give a name"),

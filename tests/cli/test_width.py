@@ -45,13 +45,19 @@ def test_a_run_has_its_verdict_and_then_a_table_for_each_defense(fits: Callable[
     lines = fits(RUN)
     assert lines[1] == "An observation, not a promise: another attack may succeed."
     heads = [at for at, line in enumerate(lines) if line.startswith("attack  tier")]
-    assert len(heads) >= 2 and heads[0] > 3 and lines[heads[0] - 1] == "none" and lines[heads[1] - 1] == "fed_cdp sigma=2"
+    assert (
+        len(heads) >= 2 and heads[0] > 3 and lines[heads[0] - 1] == "none" and lines[heads[1] - 1] == "fed_cdp sigma=2"
+    )
     assert all(word in lines[heads[0]] for word in ("surface", "verdict", "success [95%]", "lineup p"))
     assert any(line.strip().startswith("guarantee: ") and "(surface 1" in line for line in lines)
     rows = [line for line in lines[heads[1] :] if line.startswith("cpl ")]
     document = json.loads(Path("runs/results.json").read_bytes())
     cells = [one for one in document["cells"] if (one["defense"], one["attack"]) == ("fed_cdp", "cpl")]
-    assert all(any(str(one["surface"]) in row and one["verdict"] in row for row in rows) for one in cells if one["role"] == "cell")
+    assert all(
+        any(str(one["surface"]) in row and one["verdict"] in row for row in rows)
+        for one in cells
+        if one["role"] == "cell"
+    )
 
 
 def test_other_tables_fit_too(fits: Callable[[str], list[str]], harness: Harness, tmp_path: Path) -> None:
@@ -68,7 +74,10 @@ def test_other_tables_fit_too(fits: Callable[[str], list[str]], harness: Harness
 def test_a_frontier_answers_first(fits: Callable[[str], list[str]]) -> None:
     lines = fits(FRONTIER)
     assert lines[0].startswith("cancer, tap ")
-    promise, table = "An observation, not a promise: another attack may succeed.", "How much noise is needed, and what it costs"
+    promise, table = (
+        "An observation, not a promise: another attack may succeed.",
+        "How much noise is needed, and what it costs",
+    )
     assert 0 < lines.index(promise) < lines.index(table)
 
 
