@@ -9,6 +9,8 @@ _FIXED = ("noise_multiplier", "clipping_norm", "num_sampled_clients")
 _READ: dict[str, tuple[str, tuple[str, ...]]] = {
     "DifferentialPrivacyServerSideFixedClipping": ("flower:ServerSideFixedClipping", _FIXED),
     "DifferentialPrivacyClientSideFixedClipping": ("flower:ClientSideFixedClipping", _FIXED),
+    "LocalDpMod": ("flower:LocalDpMod", ("clipping_norm", "sensitivity", "epsilon", "delta")),
+    "PercentilePrivacy": ("nvflare:PercentilePrivacy", ("percentile", "gamma")),
     "DPOptimizer": ("opacus:PrivacyEngine", ("noise_multiplier", "max_grad_norm")),
 }
 #: Objects that no longer hold what they were given, and what to give instead.
@@ -21,8 +23,6 @@ _UNREADABLE = {
     "DifferentialPrivacyClientSideAdaptiveClipping":
         "it keeps another noise_multiplier than it was given; name flower:ClientSideAdaptiveClipping with defense_args",
 }  # fmt: skip
-#: Mods and filters that captures declare too.
-_DECLARED = ("LocalDpMod", "PercentilePrivacy")
 
 
 def read_defense(one: object) -> tuple[str, dict[str, Any]] | None:
@@ -32,7 +32,7 @@ def read_defense(one: object) -> tuple[str, dict[str, Any]] | None:
         one: a mod or a strategy of Flower, an optimizer of Opacus, a filter of NVFlare.
 
     Raises:
-        UsageError: it cannot be read, or one of its settings is out of range.
+        UsageError: it cannot be read.
     """
     kind = type(one).__name__
     if kind in _UNREADABLE:
@@ -42,9 +42,4 @@ def read_defense(one: object) -> tuple[str, dict[str, Any]] | None:
         if lacking := [each for each in settings if not hasattr(one, each)]:
             raise UsageError(f"defense: this {kind} has no {lacking[0]}; name {name} with defense_args")
         return name, {each: getattr(one, each) for each in settings}
-    if kind not in _DECLARED:
-        return None
-    from harness.judging.capture import declared_beside, translated
-
-    found = translated(declared_beside([one]))
-    return None if found is None else (found.name, dict(found.settings))
+    return None
