@@ -315,7 +315,8 @@ class _Looked:
         else:
             reason, source = undecided(self.place), self.files.row(self.place.summary, "verdict_reason")
         why = sentence("This is not settled: {reason}.", reason=plain(plainer(reason).rstrip("."), source))
-        return Harm(name, "not settled", (why, *told))
+        none = sentence("So no bound holds, with any confidence.", because=why.sources)
+        return Harm(name, "not settled", (why, *told, none))
 
     def _untested(self, name: str, identifies: bool) -> Harm:
         """Why no attack after this harm ran: the reason of one that was refused, or that none was asked for."""
