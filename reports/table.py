@@ -21,7 +21,7 @@ from harness.scoring.verdict import CONFIRMED_SUCCESSES
 
 # Columns where a terminal is wide enough for them.
 
-_GAP = 2
+_GAP, _ROOMY = 2, 100
 
 
 def columns_that_fit(rows: Sequence[Any], width: int, layouts: Sequence[ColumnSet], style: str = "") -> Table | None:
@@ -78,7 +78,7 @@ def strongest_block(rows: Iterable[SummaryRow], width: int) -> list[RenderableTy
 
     Args:
         rows: the summary of a document.
-        width: characters of the terminal; where the columns do not fit, two lines per row.
+        width: characters of the terminal; where the columns do not fit well, two lines for places with the same words.
     """
     groups: dict[str, list[SummaryRow]] = defaultdict(list)
     for row in rows:
@@ -86,7 +86,7 @@ def strongest_block(rows: Iterable[SummaryRow], width: int) -> list[RenderableTy
             groups[columns.setting(row)].append(row)
     parts: list[RenderableType] = []
     for setting, members in groups.items():
-        shown = columns_that_fit(members, width, (_SUMMARY,)) or _lines(members)
+        shown = (columns_that_fit(members, width, (_SUMMARY,)) if width >= _ROOMY else None) or _lines(members)
         tried = dict.fromkeys(f" | {text.safe(row.suite, 24)}" for row in members if row.suite)
         title = f"the strongest attack decides: {setting}{''.join(tried)}"
         parts += [Text(title, style="bold"), shown, Text()]
