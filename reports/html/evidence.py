@@ -57,10 +57,10 @@ def tried(places: Sequence[Examined]) -> list[Tried]:
         for cell in place.place.cells:
             if cell.not_applicable_reason is None:
                 found.setdefault((cell.attack, cell.labels), []).append((place, cell))
-    return [_row(own, len(places)) for own in found.values()]
+    return [_row(own, places) for own in found.values()]
 
 
-def _row(own: Sequence[tuple[Examined, CellResult]], places: int) -> Tried:
+def _row(own: Sequence[tuple[Examined, CellResult]], places: Sequence[Examined]) -> Tried:
     first, cell = own[0]
     files = first.files
     name = "{name}, with labels known" if cell.labels == "known" else "{name}"
@@ -76,17 +76,38 @@ def _row(own: Sequence[tuple[Examined, CellResult]], places: int) -> Tried:
     )  # fmt: skip
 
 
-def _reached(own: Sequence[tuple[Examined, CellResult]], places: int) -> Iterator[Sentence]:
+def _reached(own: Sequence[tuple[Examined, CellResult]], places: Sequence[Examined]) -> Iterator[Sentence]:
     """What the attack reached; places at which it reached the same share a sentence."""
     same: dict[str, list[tuple[Examined, Sentence]]] = {}
     for place, cell in own:
         made = _count(place, cell)
         same.setdefault(made.words, []).append((place, made))
     for group in same.values():
-        where, count = together([place.where for place, _ in group]), merged([made for _, made in group])
-        shown = "at every place" if len(group) == places else where.words
-        words = f"{shown}: {count.words}" if places > 1 else count.words
-        yield Sentence(words, (*where.sources, *count.sources))
+        count = merged([made for _, made in group])
+        if len(places) == 1:
+            yield count
+            continue
+        sources = [source for place, _ in group for one in (place.where, place.system) for source in one.sources]
+        shown = _where([place for place, _ in group], places)
+        yield Sentence(f"{shown}: {count.words}", (*dict.fromkeys(sources), *count.sources))
+
+
+def _where(group: Sequence[Examined], places: Sequence[Examined]) -> str:
+    """Some of all places in few words, with their system where there are several."""
+    if len(group) == len(places):
+        return "at every place"
+    systems: dict[str, list[Examined]] = {}
+    for place in group:
+        systems.setdefault(place.system.words, []).append(place)
+    several = len({place.system.words for place in places}) > 1
+    parts = []
+    for system, own in systems.items():
+        rows = [place.place.summary for place in own]
+        short = [f"surface {row.surface}" if row.surface is not None else text.safe(row.tap, 40) for row in rows]
+        names = wording.join(list(dict.fromkeys(short)))
+        everywhere = len(own) == sum(place.system.words == system for place in places)
+        parts.append((f"{system}, everywhere" if everywhere else f"{system}, {names}") if several else names)
+    return "; ".join(parts)
 
 
 def _count(place: Examined, cell: CellResult) -> Sentence:

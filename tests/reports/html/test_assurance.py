@@ -329,6 +329,11 @@ def test_several_systems_stand_side_by_side_where_it_is_asked_for(
     folders = [a_run(tmp_path / name, [a_cell(name)]) for name in ("fed_cdp", "fed_sdp")]
     said = outline_of(assure(tmp_path, *folders, "--mixed")).text
     assert "mnist-sample lenet fed_cdp" in said and "mnist-sample lenet fed_sdp" in said
+    assert re.search("at every place: [0-9]+ of 60 reconstructed", said)
+    apart = [a_run(tmp_path / "withstood", [a_cell("fed_sdp", verdict="resilient")]), folders[0]]
+    said = outline_of(assure(tmp_path, *apart, "--mixed")).text
+    assert "mnist-sample lenet fed_cdp, everywhere: 57 of 60" in said
+    assert "mnist-sample lenet fed_sdp, everywhere: 0 of 60" in said
 
 
 def test_without_a_browser_the_page_is_kept(
