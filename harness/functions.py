@@ -38,7 +38,9 @@ def evaluate(
     Calls from several threads wait for each other. A module is copied: its weights, mode and hooks stay as they are.
 
     Args:
-        defense, attack: a name, a class or an instance, or a list of such; ``attack="auto"`` is the latest suite.
+        defense, attack: a name, a class or an instance, or a list of such; ``attack="auto"`` is the latest suite. A
+            defense may be an object of a framework: Flower's ``LocalDpMod`` and strategies of fixed clipping, the
+            optimizer of Opacus, NVFlare's ``PercentilePrivacy``.
         data: a name, (images, labels), a ``DataLoader`` or a ``Dataset``; another word for ``dataset``. Images are
             (N, C, H, W), (N, H, W, C) or (N, H, W), float in [0, 1] or uint8; labels are (N,) from 0.
         model: a name, a ``torch.nn.Module``, whose weights all victims then share, or a function

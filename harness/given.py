@@ -25,6 +25,7 @@ from harness.datasets import Dataset
 from harness.datasets.files import DataFile
 from harness.datasets.record import build_dataset
 from harness.defenses import DEFENSES, Defense
+from harness.frameworks import read_defense
 
 #: More than that is no sample for an attack; a loader that goes on beyond it may have no end.
 MOST_EXAMPLES, MOST_BYTES = 200_000, 4 * 2**30
@@ -39,8 +40,13 @@ class Given:
     entries: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     def defense(self, one: object, arguments: dict[str, Any]) -> Chosen:
-        """The name and the arguments of a defense: of a name, a class or an instance."""
-        return self._strategy(one, DEFENSES, Defense, arguments)
+        """The name and the arguments of a defense: of a name, a class or an instance, also of some frameworks."""
+        if isinstance(one, str | type | Defense):
+            return self._strategy(one, DEFENSES, Defense, arguments)
+        found = read_defense(one)
+        if found is not None and arguments:
+            raise UsageError("defense: an object has its settings; leave defense_args out")
+        return found or self._strategy(one, DEFENSES, Defense, arguments)
 
     def attack(self, one: object, arguments: dict[str, Any]) -> Chosen:
         """The name and the arguments of an attack: of a name, a class or an instance."""

@@ -5,18 +5,23 @@ else these are ``sqlite:///mlflow.db``, a file in the current folder, and ``harn
 """
 
 import importlib.util
+import json
 import logging
 import math
 import os
+import re
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from harness.base.errors import UsageError, in_one_line
-from harness.reports.html.outcome import Outcome, read_outcome
+from harness.reports.html.outcome import Kept, Outcome, read_outcome
+from harness.results import ResultDocument
+from harness.results.files import MOST_OF_A_DOCUMENT, parse_json, read_stored
+from harness.results.frontier import FrontierDocument
 from harness.results.training import TrainDocument
 
 log = logging.getLogger(__name__)
@@ -43,14 +48,18 @@ def require_tracker(name: str) -> None:
         raise UsageError(f"tracking needs {missing[0]}; pip install 'gradient-leakage-harness[mlflow]'")
 
 
-def track(run: Outcome | TrainDocument, to: str = "mlflow", name: str | None = None) -> str | None:
-    """Write the results of :func:`harness.evaluate` or :func:`harness.train` as a run of MLflow.
+def track(
+    run: Outcome | TrainDocument | FrontierDocument | Mapping[str, Any], to: str = "mlflow", name: str | None = None
+) -> str | None:
+    """Write the results of :func:`harness.evaluate`, :func:`harness.train` or :func:`harness.judge` as a run of MLflow.
 
     Settings become parameters, numbers metrics (of a training one per round), verdicts tags. Results of an evaluation
-    have a run below theirs for each attack at a place.
+    have a run below theirs for each attack at a place, a judgement without the truth one for each attack, and a
+    frontier one for each level of noise.
 
     Args:
-        run: the results. to: where; ``mlflow``. name: of the run; by default its folder's, or the defense's.
+        run: the results; of a judgement its ``record()``. to: where; ``mlflow``. name: of the run; by default its
+            folder's, or the defense's.
 
     Returns:
         The id of the run; None where the store did not take it, which a warning says.
@@ -66,19 +75,39 @@ def track(run: Outcome | TrainDocument, to: str = "mlflow", name: str | None = N
             made = _Runs(MlflowClient(_store()))
             if isinstance(run, TrainDocument):
                 return made.training(run, name)
+            if isinstance(run, FrontierDocument):
+                return made.frontier(run, name or "frontier")
+            if isinstance(run, Mapping):
+                return made.judgement(run, name or "judge")
             return made.evaluation(run, name)
         except Exception as error:  # a server may fail in any way, and the results are there already
             log.warning("tracking by %s failed, the results are whole without it: %s", to, in_one_line(error)[:300])
             return None
 
 
-def track_folder(folder: Path, training: bool, to: str) -> str | None:
-    """The same with the results in a folder. Raises UsageError where there are none."""
-    if training:
-        from harness.training import read_training
+def track_folder(folder: Path, command: str, to: str) -> str | None:
+    """The same with what ``command`` left in a folder. Raises UsageError where there are no results of it."""
+    return track(_READERS[command](folder), to, folder.resolve().name)
 
-        return track(read_training(folder), to, folder.resolve().name)
-    return track(read_outcome(folder), to, folder.resolve().name)
+
+def _trained(folder: Path) -> TrainDocument:
+    from harness.training import read_training
+
+    return read_training(folder)
+
+
+def _frontier(folder: Path) -> FrontierDocument:
+    how = "make it again with harness frontier"
+    return read_stored(folder / "frontier.json", FrontierDocument, parse_json, how, MOST_OF_A_DOCUMENT)
+
+
+def _judged(folder: Path) -> dict[str, Any]:
+    return parse_json((folder / "judged.json").read_bytes())
+
+
+_READERS: dict[str, Callable[[Path], Any]] = {
+    "evaluate": read_outcome, "train": _trained, "frontier": _frontier, "judge": _judged,
+}  # fmt: skip
 
 
 class _Runs:
@@ -95,9 +124,7 @@ class _Runs:
         tags = {"harness.verdict": run.verdict, "harness.valid": str(run.valid).lower()}
         with self._run(title, tags | _machine(run.environment)) as whole:
             for row in run.rows:
-                below = {"mlflow.parentRunId": whole, "harness.verdict": str(row.get("verdict") or "")}
-                with self._run(f"{row.get('defense')} / {row.get('attack')} / {row.get('tap')}", below) as part:
-                    self._log(part, row)
+                self._attack(whole, row)
             self._client.log_text(whole, run.document.model_dump_json(indent=1), "results.json")
         return whole
 
@@ -108,6 +135,47 @@ class _Runs:
                 self._log(whole, record.model_dump(exclude={"round"}), record.round)
             self._client.log_text(whole, run.model_dump_json(indent=1), "training.json")
         return whole
+
+    def frontier(self, run: FrontierDocument, name: str) -> str:
+        tags = {"harness.valid": str(run.valid).lower()} | _machine(run.environment)
+        with self._run(name, tags) as whole:
+            self._log(whole, {key: _flat(value) for key, value in run.settings.items()})
+            for at, answer in enumerate(run.answers):
+                self._client.set_tag(whole, f"harness.answer.{at + 1}", answer)
+            for point in run.points:
+                below = {"mlflow.parentRunId": whole, "harness.verdict": point.shown}
+                level = "" if point.level is None else f" {point.setting} {point.level:g}"
+                with self._run(f"{point.defense}{level} / {point.dataset} / {point.tap}", below) as part:
+                    facts = point.model_dump(mode="json", exclude={"stated", "success", "defense_args"})
+                    own = {f"defense.{key}": _flat(value) for key, value in point.defense_args.items()}
+                    self._log(part, facts | own | {"success": point.success.rate})
+            self._client.log_text(whole, run.model_dump_json(indent=1), "frontier.json")
+        return whole
+
+    def judgement(self, run: Mapping[str, Any], name: str) -> str:
+        """Checks are tags; attacks are runs below, scored where the truth was known, and guessed at where not."""
+        results = run.get("results") and Kept().outcome(ResultDocument.model_validate(run["results"]), [], None)
+        tags = {"harness.valid": str(run["valid"]).lower()}
+        tags |= {f"harness.check.{_tame(one['name'])}": one["outcome"] for one in run["checks"]}
+        tags |= {"harness.verdict": results.verdict, **_machine(results.environment)} if results else {}
+        with self._run(name, tags) as whole:
+            facts = {key: run.get(key) for key in ("captures", "images_each", "prior", "update_model")}
+            self._log(whole, {key: _flat(value) for key, value in (run["record"] | facts).items()})
+            for row in results.rows if results else ():
+                self._attack(whole, row)
+            for made in run.get("estimates", ()):
+                said = made["estimates"]
+                with self._run(f"{made['attack']} (an estimate)", {"mlflow.parentRunId": whole}) as part:
+                    shares = {f"share {_tame(one)}": said.count(one) / len(said) for one in dict.fromkeys(said)}
+                    self._log(part, shares | {"attack": made["attack"], "captures": str(len(said))})
+            self._client.log_text(whole, json.dumps(run, indent=1), "judged.json")
+        return whole
+
+    def _attack(self, whole: str, row: Mapping[str, Any]) -> None:
+        """One attack at a place, as a run below."""
+        below = {"mlflow.parentRunId": whole, "harness.verdict": str(row.get("verdict") or "")}
+        with self._run(f"{row.get('defense')} / {row.get('attack')} / {row.get('tap')}", below) as part:
+            self._log(part, row)
 
     @contextmanager
     def _run(self, title: str, tags: Mapping[str, str]) -> Iterator[str]:
@@ -132,6 +200,16 @@ class _Runs:
         for start in range(0, max(len(metrics), len(params)), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
             self._client.log_batch(run, metrics[part], params[part])
+
+
+def _flat(value: Any) -> str | None:
+    """A setting in words; what is nested as JSON."""
+    return None if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def _tame(name: str) -> str:
+    """A name without the letters that MLflow refuses."""
+    return re.sub(r"[^\w ./:-]", "", name)[:200]
 
 
 def _store() -> str:

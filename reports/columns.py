@@ -1,12 +1,13 @@
 """What a row of the results table says about a cell, column by column."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.text import Text
 
-from harness.base.kinds import ROWS, TEXTS, Kind, together
+from harness.base.kinds import ROWS, TEXTS, Kind
+from harness.base.kinds import together as kind_of_all
 from harness.experiment import named_settings
 from harness.reports import text
 from harness.reports.text import first_in_lineup
@@ -109,7 +110,7 @@ def circumstances(cell: Row) -> str:
 
 def kinds_of(cells: Iterable[CellResult]) -> Kind:
     """What the examples of some cells are called."""
-    return together(cell.kind for cell in cells if cell.metrics)
+    return kind_of_all(cell.kind for cell in cells if cell.metrics)
 
 
 def is_table(cell: CellResult) -> bool:
@@ -312,4 +313,52 @@ WIDE = (
     DETECTABLE,
     Column("outcomes", outcomes, wraps_at=10),
 )
+
+
+def found(cell: CellResult) -> Text:
+    """What an attack reached, and dimmed below how near it came, or that it only tells examples apart."""
+    if cell.not_applicable_reason is not None:
+        return Text(text.MISSING)
+    if not reconstructs(cell):
+        return Text(identified(cell)).append("\nidentified", style="dim")
+    near = [f"RMSE {median_error(cell)}"] if is_of_images(cell) else []
+    near += [f"{column.title} {column.render(cell)}" for column in OTHER_ERRORS if column.concerns(cell)]
+    near += [f"{column.title} {column.render(cell)}" for column in own_columns([cell])]
+    return Text(success_rate(cell)).append("".join(f"\n{line}" for line in near), style="dim")
+
+
+def attack_by_name(cell: CellResult) -> Text:
+    """The attack and, dimmed below, the control that it is of, and whether it was told the labels."""
+    below = [text.safe(cell.control, 24)] if cell.control else []
+    below += ["labels known"] if cell.labels == "known" else []
+    return Text(text.safe(cell.attack, 24)).append("".join(f"\n{line}" for line in below), style="dim")
+
+
+@dataclass(frozen=True)
+class Together:
+    """Cells of one defense that differ in nothing but the surface, as one row."""
+
+    cell: CellResult
+    surfaces: str
+
+
+def together(cells: Iterable[CellResult]) -> list[Together]:
+    """The cells as rows of :data:`NARROW`."""
+    same: dict[tuple[str, ...], list[CellResult]] = {}
+    for cell in cells:
+        same.setdefault(tuple(column.render(cell).plain for column in _NARROW), []).append(cell)
+    return [Together(own[0], ", ".join(dict.fromkeys(map(surface, own)))) for own in same.values()]
+
+
+def _of_cell(column: Column) -> Column:
+    return replace(
+        column, show=lambda row: column.show(row.cell), concerns=lambda row: column.concerns(row.cell)
+    )  # fmt: skip
+
+
+_NARROW = (
+    Column("attack", attack_by_name), TIER, ROUND, LOOKS, VERDICT, Column("success [95%]", found), LINEUP,
+)  # fmt: skip
+#: For 80 columns: the defense stands above, guarantees and theorems stand below.
+NARROW = (*map(_of_cell, _NARROW[:2]), Column("surface", lambda row: row.surfaces), *map(_of_cell, _NARROW[2:]))
 CONTROLS = (Column("control", lambda cell: text.safe(cell.control or "", 24)), *_WHO, LINEUP)

@@ -15,6 +15,7 @@ from rich.text import Text
 from harness.base.kinds import EVERY, together
 from harness.reports import columns, text
 from harness.reports.columns import VERDICT_COLOURS
+from harness.reports.headline import PROMISE
 from harness.reports.pictures import FRAME, drawable, plain_text, save_figure
 from harness.reports.text import MOST_EPSILON
 from harness.results.frontier import FrontierDocument, FrontierPoint
@@ -33,7 +34,16 @@ _NOTES = (
 
 
 def print_frontier(document: FrontierDocument, console: Console) -> None:
-    """Prints the table, what the reader needs to know beside it, and the answers."""
+    """Prints the answers, then the table and what the reader needs to know beside it."""
+    if not document.valid:
+        reason = text.safe(document.valid_reason or "a negative control failed", 300)
+        console.print(Text(f"THE RUN IS INVALID, its verdicts must not be used: {reason}", style="bold red"))
+    for words, best in zip(document.answers, document.best, strict=True):
+        proven = None if best is None else document.points[best].epsilon
+        good = document.valid and best is not None and (proven is None or proven <= text.MOST_EPSILON)
+        console.print(Text(words, style="bold green" if good else "bold yellow"))
+    if document.answers:
+        console.print(Text(f"{PROMISE}\n"))
     table = Table(title="How much noise is needed, and what it costs", title_justify="left")
     for name, justify in (
         ("data", "left"), ("defense", "left"), ("noise", "right"), ("tap", "left"), ("accuracy", "right"),
@@ -47,13 +57,6 @@ def print_frontier(document: FrontierDocument, console: Console) -> None:
     console.print(table)
     for line in (_federation(document), *_NOTES, *_reasons(document), *_claims(document)):
         console.print(Text(f"- {line}"))
-    for words, best in zip(document.answers, document.best, strict=True):
-        proven = None if best is None else document.points[best].epsilon
-        good = best is not None and (proven is None or proven <= text.MOST_EPSILON)
-        console.print(Text(words, style="bold green" if good else "bold yellow"))
-    if not document.valid:
-        reason = text.safe(document.valid_reason or "a negative control failed", 300)
-        console.print(Text(f"THE RUN IS INVALID, its verdicts must not be used: {reason}", style="bold red"))
 
 
 def _row(point: FrontierPoint, best: bool) -> list[str | Text]:

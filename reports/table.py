@@ -21,7 +21,7 @@ from harness.scoring.verdict import CONFIRMED_SUCCESSES
 
 # Columns where a terminal is wide enough for them.
 
-_GAP = 2
+_GAP, _ROOMY = 2, 100
 
 
 def columns_that_fit(rows: Sequence[Any], width: int, layouts: Sequence[ColumnSet], style: str = "") -> Table | None:
@@ -78,7 +78,7 @@ def strongest_block(rows: Iterable[SummaryRow], width: int) -> list[RenderableTy
 
     Args:
         rows: the summary of a document.
-        width: characters of the terminal; where the columns do not fit, two lines per row.
+        width: characters of the terminal; where the columns do not fit well, two lines for places with the same words.
     """
     groups: dict[str, list[SummaryRow]] = defaultdict(list)
     for row in rows:
@@ -86,7 +86,7 @@ def strongest_block(rows: Iterable[SummaryRow], width: int) -> list[RenderableTy
             groups[columns.setting(row)].append(row)
     parts: list[RenderableType] = []
     for setting, members in groups.items():
-        shown = columns_that_fit(members, width, (_SUMMARY,)) or _lines(members)
+        shown = (columns_that_fit(members, width, (_SUMMARY,)) if width >= _ROOMY else None) or _lines(members)
         tried = dict.fromkeys(f" | {text.safe(row.suite, 24)}" for row in members if row.suite)
         title = f"the strongest attack decides: {setting}{''.join(tried)}"
         parts += [Text(title, style="bold"), shown, Text()]
@@ -129,16 +129,18 @@ def _uninformative(row: SummaryRow) -> str:
 
 
 def _lines(rows: Iterable[SummaryRow]) -> RenderableType:
-    lines = Text()
+    same: dict[tuple[str, ...], list[SummaryRow]] = {}
     for row in rows:
-        place = f"tap {columns.surface(row)}" if row.surface is None else f"surface {row.surface}"
-        seen = columns.circumstances(row)
         told = "identifies, " if row.identifies else ""
-        lines.append_text(columns.verdict_word(row.shown)).append(
-            f"  {told}{text.safe(row.defense, 40)} / {place}{seen}\n"
-        )
         idle = f"; uninformative or not run: {_uninformative(row)}" if _uninformative(row) else ""
-        lines.append(f"    {_strongest(row)} ({_tier(row)}): {_why(row)}{idle}\n")
+        why = f"    {_strongest(row)} ({_tier(row)}): {_why(row)}{idle}\n"
+        names = " ".join(filter(None, (text.safe(row.defense, 40), text.arguments(row.defense, row.defense_args))))
+        same.setdefault((row.shown, f"  {told}{names}", columns.circumstances(row), why), []).append(row)
+    lines = Text()
+    for (word, who, seen, why), own in same.items():
+        kind = "tap" if any(row.surface is None for row in own) else "surface"
+        where = ", ".join(dict.fromkeys(map(columns.surface, own)))
+        lines.append_text(columns.verdict_word(word)).append(f"{who} / {kind} {where}{seen}\n").append(why)
     return lines
 
 
@@ -184,7 +186,8 @@ def results_table(document: ResultDocument, width: int = 120) -> RenderableType:
     Args:
         document: the results.
         width: characters of the terminal. Where not all columns fit, the chief ones are shown; where these do not
-            fit either, a block of lines per cell.
+            fit either, a table per defense with its guarantees below, and below 80 characters a block of lines per
+            cell.
     """
     cells = [cell for cell in document.cells if cell.role == "cell"]
     controls = _distinct(cell for cell in document.cells if cell.role == "control")
@@ -232,9 +235,60 @@ def _grouped(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
 
 
 def _cells(cells: Sequence[CellResult], width: int, layouts: Sequence[ColumnSet], style: str = "") -> RenderableType:
-    """The first layout that fits, else blocks."""
+    """The first layout that fits, else a table per defense, else blocks."""
     own = columns.own_columns(cells)
-    return columns_that_fit(cells, width, [(*layout, *own) for layout in layouts], style) or _blocks(cells, style)
+    wide = columns_that_fit(cells, width, [(*layout, *own) for layout in layouts], style)
+    return wide or _by_defense(cells, width, style) or _blocks(cells, style)
+
+
+def _by_defense(cells: Sequence[CellResult], width: int, style: str) -> RenderableType | None:
+    """A narrow table for each defense, and below it what is proven; None where one does not fit.
+
+    What did not run is left out: why stands below all tables.
+    """
+    groups: dict[str, list[CellResult]] = defaultdict(list)
+    for cell in cells:
+        names = (text.safe(cell.defense, 40), text.arguments(cell.defense, cell.defense_args))
+        groups[" ".join(filter(None, names))].append(cell)
+    parts: list[RenderableType] = []
+    for name, members in groups.items():
+        ran = [cell for cell in members if cell.not_applicable_reason is None] or members
+        table = columns_that_fit(columns.together(ran), width, (columns.NARROW,), style)
+        if table is None:
+            return None
+        below = [Padding(Text(line, style=style), (0, 0, 0, 2), expand=False) for line in _below(ran)]
+        parts += [*([Text()] if parts else []), Text(name, style=style or "bold"), table, *below]
+    return Group(*parts)
+
+
+def _below(cells: Iterable[CellResult]) -> list[str]:
+    """What a narrow table has no columns for: each line once, with the places and attacks that it concerns."""
+    lines: dict[str, list[CellResult]] = defaultdict(list)
+    of_places = set[str]()
+    for cell in cells:
+        if cell.role != "cell":
+            continue
+        if cell.privacy:
+            for line in columns.guarantees(cell).splitlines():
+                of_places.add(f"guarantee: {line}")
+                lines[f"guarantee: {line}"].append(cell)
+        if columns.THEOREM.concerns(cell):
+            lines[f"{columns.THEOREM.title}: {columns.first_in_lineup(cell)}"].append(cell)
+        if columns.DETECTABLE.concerns(cell):
+            lines[f"{columns.DETECTABLE.title}: {'; '.join(columns.detectable(cell).splitlines())}"].append(cell)
+    return [f"{line} ({_attacks_at(own, line not in of_places)})" for line, own in lines.items()]
+
+
+def _attacks_at(cells: Iterable[CellResult], named: bool) -> str:
+    """The surfaces of some cells of one defense, and their attacks if ``named``."""
+    at: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        name = text.safe(cell.attack, 24) if named else ""
+        at.setdefault(name, {})[columns.surface(cell) + columns.circumstances(cell)] = None
+    alike: dict[str, list[str]] = {}
+    for name, places in at.items():
+        alike.setdefault(", ".join(places), []).append(name)
+    return "; ".join(f"{', '.join(names)}, surface {where}".removeprefix(", ") for where, names in alike.items())
 
 
 def _blocks(cells: Sequence[CellResult], style: str) -> RenderableType:
@@ -279,15 +333,22 @@ def _details(cell: CellResult) -> list[str]:
 
 def _reasons(cells: Iterable[CellResult]) -> list[RenderableType]:
     """Each reason once, with the cells it stands for: why nothing is claimed, or what leaks where images do not."""
-    affected: dict[str, list[str]] = defaultdict(list)
+    affected: dict[str, list[CellResult]] = defaultdict(list)
     for cell in cells:
         if cell.verdict == "inconclusive" or (cell.verdict == "leaks" and cell.confirmed < CONFIRMED_SUCCESSES):
             kind = cell.verdict if cell.not_applicable_reason is None else columns.unrun(cell)
             reason = text.safe(cell.not_applicable_reason or cell.verdict_reason or "no reason recorded", 300)
-            place = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)} / {columns.surface(cell)}"
-            said = reason if cell.settled_by else f"{kind}: {reason}"
-            affected[said].append(place + columns.circumstances(cell))
-    return [Text(f"{reason} ({'; '.join(places)})") for reason, places in affected.items()]
+            affected[reason if cell.settled_by else f"{kind}: {reason}"].append(cell)
+    return [Text(f"{reason} ({_places(own)})") for reason, own in affected.items()]
+
+
+def _places(cells: Iterable[CellResult]) -> str:
+    """Defense, attack and surfaces of some cells."""
+    found: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        who = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)}"
+        found.setdefault(who, {})[columns.surface(cell) + columns.circumstances(cell)] = None
+    return "; ".join(f"{who} / {', '.join(places)}" for who, places in found.items())
 
 
 def _unfit(cells: Iterable[CellResult]) -> list[RenderableType]:
@@ -303,12 +364,11 @@ def _warnings(cells: Iterable[CellResult]) -> list[RenderableType]:
 
 def _said(cells: Iterable[CellResult], of: Callable[[CellResult], list[str]]) -> list[tuple[str, str]]:
     """Each sentence on cells once, with the cells."""
-    affected: dict[str, list[str]] = defaultdict(list)
+    affected: dict[str, list[CellResult]] = defaultdict(list)
     for cell in cells:
         for sentence in of(cell):
-            place = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)} / {columns.surface(cell)}"
-            affected[text.safe(sentence, 300)].append(place + columns.circumstances(cell))
-    return [(sentence, "; ".join(places)) for sentence, places in affected.items()]
+            affected[text.safe(sentence, 300)].append(cell)
+    return [(sentence, _places(own)) for sentence, own in affected.items()]
 
 
 def _footer(document: ResultDocument, folder: Path | None) -> Text:

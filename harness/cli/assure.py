@@ -23,8 +23,8 @@ from harness.reports.html.assurance import (
     require_own_claims,
     require_whole,
 )
-from harness.reports.html.evidence import Claims
 from harness.reports.html.page import BEGINNING
+from harness.reports.html.proofs import Claims
 from harness.results import require_own, require_writable, write_atomic
 from harness.results.files import Damaged, parse_json, read_bytes
 

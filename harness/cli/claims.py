@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from harness.base.errors import UsageError, in_a_row
 from harness.cli.app import DONE, MISTAKE, REGRESSION, app
 from harness.cli.grouping import Grouped
-from harness.cli.options import JsonOption
+from harness.cli.options import JsonOption, with_output
 from harness.cli.sketch import among
 
 Row = dict[str, Any]
@@ -42,6 +43,7 @@ def _word(name: str, about: str) -> Any:
 
 
 @app.command("claims", cls=Grouped)
+@with_output
 def claims_command(
     sources: Annotated[
         list[str] | None,
@@ -130,11 +132,44 @@ def _print(rows: list[Row], unknown: list[str], as_json: bool) -> None:
     """The rows, and the classes that nothing is known of."""
     if as_json:
         sys.stdout.write(json.dumps({"rows": rows, "not_known": unknown}, indent=1) + "\n")
-    else:
-        absent = (f"not known: {name}; harness claims lists the filters that are" for name in unknown)
-        proven = any(row["told_apart"] is not None for row in rows)
-        lines = (*(_table(rows) if rows else ()), *absent, *((_TELLS,) if proven else ()))
-        sys.stdout.writelines(f"{in_a_row(line)}\n" for line in lines)
+        return
+    from harness.cli.console import keep, room
+
+    absent = [f"not known: {name}; harness claims lists the filters that are" for name in unknown]
+    below = [*absent, *([_TELLS] if any(row["told_apart"] is not None for row in rows) else [])]
+    lines = [in_a_row(line) for line in (*(_table(rows) if rows else ()), *below)]
+    most = room()
+    if most is not None and any(len(line) > most for line in lines):
+        parts = [in_a_row(line) for line in (*_paragraphs(rows), *below)]
+        lines = [piece for line in parts for piece in _wrapped(line, most)]
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    if rows:
+        keep(("What is claimed and what is proven", list(_COLUMNS), [False] * len(_COLUMNS),
+              [list(_cells(row)) for row in rows]))  # fmt: skip
+    for line in (*(line.strip() for row in _groups(rows) for line in row[1]), *below):
+        keep(line)
+
+
+def _wrapped(line: str, most: int) -> list[str]:
+    """A line within ``most`` characters; what goes on is indented further."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.wrap(line, max(most, 20), subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _groups(rows: list[Row]) -> Iterator[tuple[list[Row], list[str]]]:
+    """The rows filter by filter, each with the lines that must be known to read them."""
+    group: list[Row] = []
+    for place, row in enumerate(rows):
+        group.append(row)
+        following = rows[place + 1] if place + 1 < len(rows) else None
+        if following is None or (following["source"], following["defense"]) != (row["source"], row["defense"]):
+            ifs = dict.fromkeys(one for each in group for one in each["conditions"]["unknown"])
+            yield group, [
+                *(f"  does not hold: {one}" for one in row["conditions"]["fails"]), *(f"  if: {one}" for one in ifs),
+                *(f"  warning: {one}" for one in row["warnings"]), *(f"  note: {one}" for one in row["remarks"]),
+                f"  of: {row['source']}; {row['version']}",
+            ]  # fmt: skip
+            group = []
 
 
 def _table(rows: list[Row]) -> Iterator[str]:
@@ -142,18 +177,20 @@ def _table(rows: list[Row]) -> Iterator[str]:
     cells = [_COLUMNS, *(_cells(row) for row in rows)]
     widths = [max(len(line[place]) for line in cells) for place in range(len(_COLUMNS) - 1)]
     yield _joined(cells[0], widths)
-    ifs: dict[str, None] = {}
-    for place, row in enumerate(rows):
-        yield _joined(cells[place + 1], widths)
-        ifs.update(dict.fromkeys(row["conditions"]["unknown"]))
-        following = rows[place + 1] if place + 1 < len(rows) else None
-        if following is None or (following["source"], following["defense"]) != (row["source"], row["defense"]):
-            yield from (f"  does not hold: {one}" for one in row["conditions"]["fails"])
-            yield from (f"  if: {one}" for one in ifs)
-            ifs.clear()
-            yield from (f"  warning: {one}" for one in row["warnings"])
-            yield from (f"  note: {one}" for one in row["remarks"])
-            yield f"  of: {row['source']}; {row['version']}"
+    for group, below in _groups(rows):
+        yield from (_joined(_cells(row), widths) for row in group)
+        yield from below
+
+
+def _paragraphs(rows: list[Row]) -> Iterator[str]:
+    """The same for a narrow terminal: a paragraph for each row."""
+    for group, below in _groups(rows):
+        for row in group:
+            defense, acts, unit, relation, view, claimed, proven, over, why = _cells(row)
+            yield f"{defense} ({acts}), {unit}, {relation}, {view}"
+            yield f"    claimed {claimed}; proven {proven}; over {over}"
+            yield f"    {why}"
+        yield from below
 
 
 def _joined(cells: tuple[str, ...], widths: list[int]) -> str:

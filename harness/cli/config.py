@@ -26,7 +26,8 @@ def read_options(path: Path) -> dict[str, Any]:
     except Unreadable as problem:
         raise UsageError(f"{str(path)!r} {problem.reason}; check --config") from problem
     except (ValueError, RecursionError) as error:  # of its kind, no text, of too many digits, or nested too deeply
-        raise UsageError(f"{str(path)!r} is not {kind} ({in_one_line(error)}); write for example {example}") from error
+        why = in_one_line(error).partition(": ")[2] or in_one_line(error)
+        raise UsageError(f"{str(path)!r} is not {kind} ({why}); write for example {example}") from error
     return content
 
 

@@ -1,6 +1,8 @@
 """What commands print: on the screen of all of them nothing that a name or a file holds is markup or an escape code."""
 
 import io
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,20 +24,22 @@ _ANY_WIDTH = 10_000
 class Screen(Console):
     """Standard output for tables; styles are the tables' own.
 
-    A terminal that is too narrow for a table has its rows one below the other instead.
+    Where a terminal, or ``COLUMNS``, is too narrow for a table, its rows stand one below the other instead.
 
     Args:
-        least: characters of a line at least, where standard output is no terminal.
+        least: characters of a line at least, where nobody limits them: in a file or a pipe.
     """
 
     def __init__(self, least: int = 0) -> None:
         super().__init__(file=getattr(sys.stdout, "unfiltered", sys.stdout), markup=False, emoji=False)
-        if not self.is_terminal:
+        self.limited = self.is_terminal or "COLUMNS" in os.environ
+        if not self.limited:
             self.width = max(self.width, least)
 
     def print(self, *objects: Any, **settings: Any) -> None:
-        """Prints tables in the form that fits."""
-        super().print(*(self._fitting(one) if self.is_terminal else one for one in objects), **settings)
+        """Prints tables in the form that fits, and long lines broken at words where a line has an end."""
+        settings["soft_wrap"] = settings.get("soft_wrap", False) and not self.limited
+        super().print(*(self._fitting(one) if self.limited else one for one in objects), **settings)
 
     def _fitting(self, one: Any) -> Any:
         if not isinstance(one, Table):
@@ -114,6 +118,18 @@ def display(draw: Callable[[Console], None], least: int = 0) -> None:
     draw(Screen(least))
     if (copy := _copy.get()) is not None:
         draw(copy)
+
+
+def room() -> int | None:
+    """Characters of a line of standard output; None where nobody limits them: in a file or a pipe."""
+    limited = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return shutil.get_terminal_size().columns if limited else None
+
+
+def keep(part: Printed) -> None:
+    """Keeps for ``--output`` what a command writes without :func:`display`."""
+    if (copy := _copy.get()) is not None:
+        copy.parts.append(part)
 
 
 def note(line: str) -> None:

@@ -262,7 +262,7 @@ Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeat
 @app.command("evaluate", cls=Grouped)
 @with_output
 @with_pictures_as
-@with_tracking()
+@with_tracking("evaluate")
 @options_of(CellSettings, sorted(OPTIONS, key=FILE_SETTINGS.__contains__), several=LISTED_SETTINGS, unset=True)
 def evaluate_command(
     context: typer.Context,

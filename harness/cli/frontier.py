@@ -32,6 +32,7 @@ from harness.cli.options import (
     split_lists,
     with_output,
     with_pictures_as,
+    with_tracking,
 )
 from harness.datasets import data_root as find_data_root
 from harness.datasets import dataset_name
@@ -52,6 +53,7 @@ Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeat
 @app.command("frontier", cls=Grouped)
 @with_output
 @with_pictures_as
+@with_tracking("frontier")
 @options_of(FrontierSettings, list(FrontierSettings.model_fields))
 def frontier_command(
     dataset: Names = None,

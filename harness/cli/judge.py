@@ -33,6 +33,7 @@ from harness.cli.options import (
     split_lists,
     with_output,
     with_pictures_as,
+    with_tracking,
 )
 from harness.cli.sketch import among
 from harness.datasets import data_root as find_data_root
@@ -79,6 +80,7 @@ _COLOURS = {"holds": "green", "violated": "red", "more than declared": "yellow",
 @app.command("judge", cls=Grouped)
 @with_output
 @with_pictures_as
+@with_tracking("judge", not_with=("plan", "checks_only", "sites", "members", "non_members"))
 def judge_command(
     captures: Annotated[list[Path] | None, typer.Argument(help="Folders of captures, one per client.")] = None,
     truth: Annotated[Path | None, typer.Option(help="An .npz file of one capture's true images and labels.")] = None,

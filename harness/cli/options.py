@@ -179,11 +179,12 @@ _PicturesAsOption = Annotated[
 ]
 
 
-def with_tracking(training: bool = False) -> Callable[[Command], Command]:
+def with_tracking(of: str, not_with: Sequence[str] = ()) -> Callable[[Command], Command]:
     """Gives a command that writes results to its ``out`` the option ``--track``.
 
     Args:
-        training: whether these are of a training.
+        of: the command's name.
+        not_with: options, as parameters, with which it writes none.
     """
 
     def tracked(track: str, given: dict[str, Any], command: Command) -> int:
@@ -192,8 +193,11 @@ def with_tracking(training: bool = False) -> Callable[[Command], Command]:
         require_tracker(track)
         if given.get("shard"):
             raise UsageError("--track is of a whole run; leave it out of its shards")
+        for name in not_with:
+            if given.get(name):
+                raise UsageError(f"--{name.replace('_', '-')} leaves no results to track; drop --track")
         code = command(**given)
-        track_folder(given["out"], training, track)
+        track_folder(given["out"], of, track)
         return code
 
     return _with("track", _TrackOption, tracked)

@@ -43,7 +43,7 @@ _SETTINGS = [name for name in TrainSettings.model_fields if name not in ("defens
 @app.command("train", cls=Grouped)
 @with_output
 @with_pictures_as
-@with_tracking(training=True)
+@with_tracking("train")
 @options_of(TrainSettings, _SETTINGS)
 def train_command(
     defense_arg: AssignmentsOption = None,

@@ -31,12 +31,16 @@ def view_command(
     index = out / "index.html"
     require_writable(index)
     require_own(index, BEGINNING)
-    found = [run for run in read_runs(_folders(runs)) if run.summary]
+    read = read_runs(_folders(runs))
+    for run in read:
+        for line in (*run.told, *run.left_out):
+            note(f"harness: {run.name}: {line}")
+    found = [run for run in read if run.summary]
     if not found:
         raise UsageError("no run has a verdict; give folders of harness evaluate or judge")
     for name, content in make_view(found).items():
         write_atomic(out / name, content)
-    note(f"{index}: {len(found)} runs")
+    note(f"{index}: {len(found)} run{'s' * (len(found) > 1)}")
     if serve:
         _serve(out, port)
     return DONE

@@ -653,6 +653,8 @@ _TABLE: dict[str, Callable[..., Declared]] = {
     "SVTPrivacy": validate_call(_sparse_vector),
     "ExcludeVars": validate_call(_exclude),
 }
+# Attributes under which NVFlare 2.9 keeps arguments that have other names.
+_KEPT_AS = {"SVTPrivacy": {"frac": "fraction", "eps_1": "epsilon", "eps_3": "noise_var"}}
 # Flower's mods that leave a model as it is.
 _HARMLESS = {"arrays_size_mod", "message_size_mod"}
 # Between the names of several defenses, whose settings then stand under their names.
@@ -678,6 +680,8 @@ def _declared(piece: Any, config: Mapping[str, Any]) -> Declared:
     piece = getattr(piece, "func", piece)  # of functools.partial
     kind = piece if inspect.isroutine(piece) else type(piece)
     told = {} if kind is piece else {name: one for name, one in vars(piece).items() if not name.startswith("_")}
+    kept_as = _KEPT_AS.get(kind.__name__, {})
+    told = {kept_as.get(name, name): one for name, one in told.items()}
     told = {name: one for name, one in (told | bound).items() if isinstance(one, bool | int | float | str)}
     known = _TABLE.get(kind.__name__)
     if known is not None:

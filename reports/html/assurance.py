@@ -4,17 +4,16 @@ Readers are people who sign: data-protection officers, and lawyers beside them. 
 behind it, which the page notes beside it. What the operator states is marked, and is the only other text.
 """
 
-import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from harness.base.errors import UsageError
 from harness.base.version import __version__
 from harness.reports import text
 from harness.reports.columns import kinds_of
 from harness.reports.html import commands, wording
-from harness.reports.html.evidence import Claims, Proofs, Tried, not_tried, proofs, tried, without_advice
+from harness.reports.html.evidence import Tried, not_tried, tried
+from harness.reports.html.facts import facts_of, versions_of
 from harness.reports.html.harms import (
     HARMS,
     RECOGNISED,
@@ -26,19 +25,20 @@ from harness.reports.html.harms import (
     Harm,
     Sentence,
     examined,
-    filled,
     merged,
     plain,
+    plainer,
     sentence,
     together,
 )
 from harness.reports.html.page import render
 from harness.reports.html.places import Decided, decided_places, inward, shown_cells
-from harness.reports.html.run_data import RunData, UnreadableRun, read_bytes
+from harness.reports.html.proofs import Claims, Proofs, proofs
+from harness.reports.html.run_data import RunData
 from harness.scoring.derived import CONFIDENCE
 from harness.scoring.verdict import LEAK_P
 
-_UNTOLD = "not stated"
+_AGAIN = ("harness site RUN --out board", "harness verify board/cards/NAME.json")
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class Assurance:
     hazards: tuple[Sentence, ...]
     expiry: tuple[Sentence, ...]
     commands: tuple[str, ...]
+    captured: bool
     glossary: tuple[tuple[str, str], ...]
     harms: dict[str, str] = field(default_factory=lambda: HARMS)
 
@@ -83,6 +84,20 @@ class Assurance:
             )
             for group in same.values()
         ]
+
+    @property
+    def alone(self) -> Sentence | None:
+        """Where one row would say no more than the answer does: which places were attacked."""
+        groups = self.groups
+        if len(groups) > 1 or self.several:
+            return None
+        where = groups[0][0]
+        if len(self.places) == 1:
+            words = f"One place was attacked: {where.words}. What came back there stands at the top of this report."
+        else:
+            same = "What came back is the same at each, and stands at the top of this report."
+            words = f"{len(self.places)} places were attacked: {where.words}. {same}"
+        return Sentence(words, where.sources)
 
     @property
     def several(self) -> bool:
@@ -116,7 +131,7 @@ def require_alike(
     """Raise UsageError, which says ``how`` to go on, where runs differ in one of the things named in ``by``."""
     rows = [(run, row) for run in runs for row in run.summary]
     kinds = {
-        "versions of the harness": {str(_versions(run).get("harness")) for run in runs},
+        "versions of the harness": {str(versions_of(run).get("harness")) for run in runs},
         "suites": {row.suite or "none" for _, row in rows},
         "systems": {" ".join(filter(None, (row.dataset, row.model, *wording.label(row.defense, row.defense_args))))
                     for _, row in rows},
@@ -142,12 +157,12 @@ def make_assurance(runs: Sequence[RunData], stated: Stated, claims: Claims) -> s
     files = {id(run): Files(number, run) for number, run in enumerate(runs, 1)}
     decided = sorted(decided_places(runs), key=inward)
     places = tuple(examined(place, files[id(place.run)]) for place in decided)
+    captured = all(run.judged for run in runs)  # a card holds no captures
     page = Assurance(
-        stated, _answer(places), tuple(_facts(runs, files, places)), places, tuple(_confidence(places)),
+        stated, _answer(places), tuple(facts_of(runs, files, places)), places, tuple(_confidence(places)),
         tuple(tried(places)), tuple(not_tried(places)), proofs(places, claims),
         tuple(_hazards(runs, files, claims)), tuple(_expiry(places)),
-        (*commands.evaluate_commands(shown_cells(runs)), "harness site RUN --out board",
-         "harness verify board/cards/NAME.json"),
+        (*commands.evaluate_commands(shown_cells(runs)), *(() if captured else _AGAIN)), captured,
         tuple(_glossary(decided)),
     )  # fmt: skip
     kind = kinds_of(cell for place in decided for cell in place.cells)
@@ -160,17 +175,12 @@ def _common(own: Sequence[Harm]) -> Harm:
     return Harm(own[0].name, own[0].state, tuple(merged(line) for line in lines))
 
 
-def _versions(run: RunData) -> dict:
-    found = run.environment.get("versions")
-    return found if isinstance(found, dict) else {}
-
-
 # The answer: what succeeded comes first, each harm by itself and with its denominator.
 
 _DID = {
     RECONSTRUCTED: "training records were reconstructed",
-    RECOGNISED: "training records were recognised among look-alikes",
-    TOLD: "it was told who took part in the training",
+    RECOGNISED: "records were recognised among look-alikes",
+    TOLD: "who took part in the training was told",
 }  # fmt: skip
 _ORDER = ("succeeded", "not settled", "not found", "not tested")
 
@@ -181,7 +191,7 @@ def _answer(places: Sequence[Examined]) -> tuple[tuple[Sentence, ...], ...]:
     done = [name for name, own in found.items() if any(harm.state == "succeeded" for harm in own)]
     sources = [place.files.row(place.place.summary, "verdict") for place in places]
     settled = [place for place in places if place.place.kind == "resilient"]
-    of = f"{len(places)} places tested" if len(places) > 1 else "place tested"
+    of = f"{len(places)} places tested" if len(places) > 1 else f"place tested, {places[0].where.words}"
     open_ = [HARMS[name].lower() for name, own in found.items() if any(harm.state != "not found" for harm in own)]
     if done:
         opening = sentence(f"An attack succeeded: {wording.join([_DID[name] for name in done])}.", "leaks", sources)
@@ -194,8 +204,9 @@ def _answer(places: Sequence[Examined]) -> tuple[tuple[Sentence, ...], ...]:
         opening = sentence(f"No attack that was tried succeeded at the {of}; other attacks may.", "resilient", sources)
     else:
         how_many = (f"{len(places) - len(settled)} of the" if settled else "all") if len(places) > 1 else "the"
-        left = f"at {how_many} {of}"
-        opening = sentence(f"The tests leave the question open {left}.", "inconclusive", sources)
+        count = f"count {'it' if len(places) - len(settled) == 1 else 'them'} as untested"
+        words = f"The tests leave the question open at {how_many} {of}: {count}."
+        opening = sentence(words, "inconclusive", sources)
     lines = sorted((_worst(own) for own in found.values()), key=lambda line: _ORDER.index(line[0].state))
     return (opening,), *(_line(harm, count, len(places)) for harm, count in lines)
 
@@ -210,89 +221,6 @@ def _line(harm: Harm, count: int, places: int) -> tuple[Sentence, ...]:
     where = f", at {count} of {places} places" if places > 1 else ""
     title = sentence(f"{HARMS[harm.name]}: {harm.word}{where}.", harm.kind, harm.sentences[0].sources)
     return (title, *harm.sentences)
-
-
-# What was tested.
-
-
-def _facts(runs: Sequence[RunData], files: dict[int, Files], places: Sequence[Examined]):
-    first = places[0]
-    row, of = first.place.summary, first.files
-    seen = dict.fromkeys((place.place.defense, place.place.arguments) for place in places)
-    names = "; ".join(" ".join(filter(None, one)) for one in seen)
-    cell = first.place.cells[0] if first.place.cells else None
-    yield "Data and network", sentence(
-        "{dataset} ({many}), {model}", dataset=plain(row.dataset, of.row(row, "dataset")),
-        many=Field(kinds_of(first.place.cells).many, of.row(row, "dataset")),
-        model=plain(row.model, of.row(row, "model")),
-    )  # fmt: skip
-    yield "Defense", sentence("{defense}", defense=Field(names, of.row(row, "defense")))
-    cohort = {name: plain(row.cohort.get(name, "?"), of.row(row, "cohort", name))
-              for name in ("clients", "clients_per_round", "rounds")}  # fmt: skip
-    yield "Federation", filled("{clients} clients, {clients_per_round} in each of {rounds} rounds", cohort)
-    # An option that the row does not name is at its default.
-    named = ("options", "optimizer") if "optimizer" in row.options else ()
-    optimizer = plain(row.settings.get("optimizer", "sgd"), of.row(row, *named))
-    yield "Local training", sentence(
-        "{steps} of {records}, optimizer {optimizer}", optimizer=optimizer,
-        steps=Field(wording.plural(row.local_steps, "local step"), of.row(row, "local_steps")),
-        records=Field(wording.plural(row.batch_size, "record"), of.row(row, "batch_size")),
-    )  # fmt: skip
-    captured = next((run for run in runs if run.judged), None)
-    if captured and captured.judged:
-        yield (
-            "Captured",
-            sentence(
-                "{captured}; attacks ran on the captured updates",
-                captured=Field(captured.judged.captured, files[id(captured)].judged("record")),
-            ),
-        )
-    else:
-        yield (
-            "Simulated",
-            sentence(
-                "the harness played the clients and the server; no update of a live federation was captured",
-                because=[of.row(row, "tap")],
-            ),
-        )
-    if cell is not None:
-        clients = f"{row.victims} attacked clients, random seed {', '.join(map(str, row.seeds[:8]))}"
-        yield "Attacked", sentence("{clients}", clients=Field(clients, of.row(row, "victims")))
-    for run in runs:
-        yield from _run_facts(run, files[id(run)], len(runs) > 1)
-
-
-def _run_facts(run: RunData, of: Files, several: bool):
-    name = f" ({run.name})" if several else ""
-    environment = run.environment
-    made = {
-        "version": plain(_versions(run).get("harness", _UNTOLD), of.result("environment", "versions", "harness")),
-        "commit": plain(environment.get("git") or _UNTOLD, of.result("environment", "git")),
-    }
-    yield f"Tested with{name}", filled("harness {version}, commit {commit}", made)
-    machine = {
-        what: plain(environment.get(what) or _UNTOLD, of.result("environment", what))
-        for what in ("machine", "processor", "device")
-    }
-    yield f"Machine{name}", filled("{machine}, processor {processor}, device {device}", machine)
-    if run.written is not None:
-        day = datetime.fromtimestamp(run.written, UTC)
-        yield (
-            f"Results written{name}",
-            sentence("{day} (the time of the file)", day=Field(f"{day.day} {day:%B %Y}", of.result())),
-        )
-    yield f"Evidence{name}", sentence("SHA-256 {digest}", digest=Field(digest(run), of.result()))
-
-
-def digest(run: RunData) -> str:
-    """The hash of a run's evidence: of ``results.json``, and of ``victims.jsonl`` behind it."""
-    found = hashlib.sha256()
-    for name in ("results.json", "victims.jsonl"):
-        try:
-            found.update(read_bytes(run.folder, name))
-        except UnreadableRun as problem:
-            raise UsageError(f"{str(run.folder)!r}: {name} {problem}; run harness evaluate again") from problem
-    return found.hexdigest()
 
 
 # What the numbers mean, what was seen beside them, and how long this stands.
@@ -333,11 +261,12 @@ def _hazards(runs: Sequence[RunData], files: dict[int, Files], claims: Claims) -
             for name in ("warnings", "flags"):
                 found += [
                     sentence("{attack}: {text}.", attack=plain(cell.attack, of.cell(cell, "attack")),
-                             text=plain(without_advice(one), of.cell(cell, name, at)))
+                             text=plain(plainer(one), of.cell(cell, name, at)))
                     for at, one in enumerate(getattr(cell, name)) if cell.role == "cell"
                 ]  # fmt: skip
+        found += _open_checks(run, of)
         for at, check in enumerate(run.judged.checks if run.judged else ()):
-            if check.outcome != "holds":
+            if check.outcome not in ("holds", "cannot tell"):
                 found.append(sentence(
                     "Check '{name}': {outcome}. {detail}.", name=plain(check.name, of.judged("checks", at, "name")),
                     outcome=plain(check.outcome, of.judged("checks", at, "outcome")),
@@ -356,6 +285,21 @@ def _hazards(runs: Sequence[RunData], files: dict[int, Files], claims: Claims) -
         sources = [of.result("cells") for of in files.values()]
         found.append(sentence("None: no attack has a warning, and no check failed.", because=sources))
     return list({one.words: one for one in reversed(found)}.values())[::-1]
+
+
+def _open_checks(run: RunData, of: Files) -> list[Sentence]:
+    """The checks of captures that say nothing, by why they do not."""
+    why: dict[str, list[tuple[int, str]]] = {}
+    for at, check in enumerate(run.judged.checks if run.judged else ()):
+        if check.outcome == "cannot tell":
+            why.setdefault(check.detail, []).append((at, check.name))
+    made = []
+    for detail, own in why.items():
+        sources = [of.judged("checks", at, name) for at, _ in own for name in ("name", "outcome", "detail")]
+        names = Field(wording.join([f"'{text.safe(name, 80)}'" for _, name in own]), sources[0])
+        made.append(sentence("No check could tell of {names}: {detail}.", names=names, because=sources,
+                             detail=plain(detail.rstrip("."), sources[2])))  # fmt: skip
+    return made
 
 
 def _expiry(places: Sequence[Examined]):

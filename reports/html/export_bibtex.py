@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from harness.base.version import __version__
-from harness.reports.html.assurance import digest
+from harness.reports.html.facts import digest
 from harness.reports.html.places import decided_places
 from harness.reports.html.run_data import RunData
 from harness.reports.html.table import latex_words

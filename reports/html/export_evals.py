@@ -12,7 +12,7 @@ from harness.base.errors import UsageError
 from harness.base.version import __version__
 from harness.reports import columns, text
 from harness.reports.html import wording
-from harness.reports.html.assurance import digest
+from harness.reports.html.facts import digest
 from harness.reports.html.places import Shown, shown_cells
 from harness.reports.html.run_data import RunData
 from harness.results.record import Rate

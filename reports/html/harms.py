@@ -4,6 +4,7 @@ Sentences cannot be said without a field behind them: each names the fields of t
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -313,21 +314,42 @@ class _Looked:
             reason, source = cell.verdict_reason, self.files.cell(cell, "verdict_reason")
         else:
             reason, source = undecided(self.place), self.files.row(self.place.summary, "verdict_reason")
-        why = sentence("This is not settled: {reason}.", reason=plain(reason.rstrip("."), source))
-        return Harm(name, "not settled", (why, *told))
+        why = sentence("This is not settled: {reason}.", reason=plain(plainer(reason).rstrip("."), source))
+        none = sentence("So no bound holds, with any confidence.", because=why.sources)
+        return Harm(name, "not settled", (why, *told, none))
 
     def _untested(self, name: str, identifies: bool) -> Harm:
         """Why no attack after this harm ran: the reason of one that was refused, or that none was asked for."""
         refused = [cell for cell in self.place.cells if cell.not_applicable_reason is not None]
         wanted = [cell for cell in refused if _identifies(cell.attack) == identifies]
         if wanted:
-            reason = plain(wanted[0].not_applicable_reason, self.files.cell(wanted[0], "not_applicable_reason"))
+            reason = plain(
+                plainer(wanted[0].not_applicable_reason or ""), self.files.cell(wanted[0], "not_applicable_reason")
+            )
             return Harm(name, "not tested", (sentence("No attack could test this: {reason}.", reason=reason),))
         source = self.files.row(self.place.summary, "attacks")
         return Harm(name, "not tested", (sentence("No attack was asked for that tests this.", because=[source]),))
 
     def _victims(self, cell: CellResult) -> list[VictimRecord]:
         return self.place.run.victims[cell.key or ""]
+
+
+# What results say to who runs attacks, in words for who reads of them.
+_PLAINER = (
+    (re.compile(r"no (\w+ )?attack that was fit to find anything was withstood"),
+     r"no \1attack ran that was fit to find anything"),
+    (re.compile("label inference at chance"), "it infers labels no better than chance"),
+    (re.compile("stalled: "), "it stalled: "),
+)  # fmt: skip
+
+
+def plainer(reason: str) -> str:
+    """A reason without the options of commands that would change it, in words for who reads a report."""
+    kept = [part for part in reason.split("; ") if "--" not in part and not part.startswith("use ")]
+    words = "; ".join(kept) or reason
+    for pattern, instead in _PLAINER:
+        words = pattern.sub(instead, words)
+    return words
 
 
 def _identifies(name: str) -> bool:

@@ -84,6 +84,9 @@ class Record(_Part):
     model: str
     framework: str | None = None
     defense: Declared | None = None
+    clients: Annotated[int, Field(ge=1)] | None = None
+    clients_per_round: Annotated[int, Field(ge=1)] | None = None
+    rounds: Annotated[int, Field(ge=1)] | None = None
 
 
 class Measured(_Part):
@@ -178,7 +181,8 @@ class Judged(_Part):
         """What was captured, in words."""
         record = self.record
         clients = f"{wording.plural(self.captures, 'client')}, {wording.plural(self.images_each, 'example')} each"
-        defense = text.safe(record.defense.name, 60) if record.defense else "no defense"
+        named = record.defense is not None and record.defense.name != "none"
+        defense = text.safe(record.defense.name, 60) if named and record.defense else "no defense"
         where = f", captured in {text.safe(record.framework, 40)}" if record.framework else ""
         return f"{clients}, training {text.safe(record.model, 60)}{where}; {defense} is declared"
 

@@ -19,17 +19,20 @@ def wide() -> Table:
     return table
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, columns: int, terminal: bool) -> list[str]:
+def shown(monkeypatch: pytest.MonkeyPatch, columns: int | None, terminal: bool) -> list[str]:
     monkeypatch.setattr(sys, "stdout", made := io.StringIO())
-    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(Screen, "is_terminal", terminal)
     display(lambda console: console.print(wide()), 140)
     return re.sub(r"\x1b\[[\d;]*m", "", made.getvalue()).splitlines()
 
 
-def test_a_narrow_terminal_has_a_paragraph_for_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = shown(monkeypatch, 80, True)
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_narrow_terminal_has_a_paragraph_for_each_row(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    lines = shown(monkeypatch, 80, terminal)
     assert max(map(len, lines)) <= 80
     assert [line.rstrip() for line in lines] == [
         "What noise costs", "accountant rdp", "    epsilon: 1.5",
@@ -39,6 +42,6 @@ def test_a_narrow_terminal_has_a_paragraph_for_each_row(monkeypatch: pytest.Monk
 
 
 def test_a_wide_one_and_a_file_have_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    for columns, terminal in ((140, True), (80, False)):
+    for columns, terminal in ((140, True), (None, False)):
         lines = shown(monkeypatch, columns, terminal)
         assert any("accountant" in line and "notes" in line for line in lines) and max(map(len, lines)) <= 140

@@ -130,6 +130,41 @@ def test_own_classes_stand_where_names_do(digits: tuple[Tensor, Tensor]) -> None
         harness.evaluate(defense="mine")
 
 
+def of_framework(kind: str, **attributes: Any) -> Any:
+    """An object as a framework makes it: of a class of this name, with these attributes."""
+    made = type(kind, (), {})()
+    vars(made).update(attributes)
+    return made
+
+
+FIXED = {"noise_multiplier": 0.5, "clipping_norm": 3.0, "num_sampled_clients": 7}
+LOCAL = {"clipping_norm": 1.0, "sensitivity": 2.0, "epsilon": 4.0, "delta": 1e-5}
+OBJECTS = {
+    "flower:LocalDpMod": (of_framework("LocalDpMod", **LOCAL), LOCAL),
+    "flower:ServerSideFixedClipping": (
+        of_framework("DifferentialPrivacyServerSideFixedClipping", strategy=object(), current_arrays={}, **FIXED), FIXED
+    ),
+    "flower:ClientSideFixedClipping": (
+        of_framework("DifferentialPrivacyClientSideFixedClipping", strategy=object(), **FIXED), FIXED
+    ),
+    "opacus:PrivacyEngine": (
+        of_framework("DPOptimizer", noise_multiplier=1.1, max_grad_norm=0.7, expected_batch_size=8),
+        {"noise_multiplier": 1.1, "max_grad_norm": 0.7},
+    ),
+    "nvflare:PercentilePrivacy": (
+        of_framework("PercentilePrivacy", percentile=20, gamma=0.5, logger=object()), {"percentile": 20, "gamma": 0.5}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_objects_of_frameworks_are_read_for_their_settings(name: str) -> None:
+    one, settings = OBJECTS[name]
+    run = harness.evaluate(dataset="digits", model="mlp", defense=one, tap="T1.out", **SMALL)
+    (cell,) = [cell for cell in run.cells if cell.role == "cell"]
+    assert cell.defense == name and settings.items() <= cell.defense_args.items()
+
+
 def test_the_object_of_a_run(net: nn.Module, digits: tuple[Tensor, Tensor], tmp_path: Path) -> None:
     run = harness.evaluate(model=net, data=digits, defense=["none", "fed_cdp"], out=tmp_path / "run", **SMALL)
     read = harness.load(tmp_path / "run")
@@ -201,6 +236,16 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "dropout": ({"data": (X, Y), "model": nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 10))}, "dropout"),
     "no defense": ({"defense": 3}, "defense: give a name"),
     "an object's settings": ({"defense": DEFENSES["fed_cdp"](), "defense_args": {"sigma": 1.0}}, "leave defense_args"),
+    "a framework's object": (
+        {"defense": of_framework("LocalDpMod", **LOCAL), "defense_args": LOCAL},
+        "leave defense_a",
+    ),
+    "an engine": ({"defense": of_framework("PrivacyEngine")}, "give the optimizer"),
+    "an adaptive bound": (
+        {"defense": of_framework("DifferentialPrivacyServerSideAdaptiveClipping")},
+        "name flower:ServerSideAdaptive",
+    ),
+    "another version's": ({"defense": of_framework("DPOptimizer")}, "no noise_multiplier; name opacus:PrivacyEngine"),
     "no attack": ({"attack": nn.Linear(1, 1)}, "attack: give a name"),
 }
 

@@ -1,6 +1,7 @@
 """The fixture ``leakage`` in a project's own tests."""
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -16,7 +17,7 @@ import harness.functions
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("coarse_losses", "warm")
 
-PLUGIN = "harness.cli.pytest_plugin"
+PLUGIN = "pytest_leakage"
 #: Another project's pytest finds it by its entry point; a checkout that was not installed since has none.
 NAMED = [] if any(one.value == PLUGIN for one in entry_points(group="pytest11")) else ["-p", PLUGIN]
 
@@ -47,7 +48,7 @@ def tried(pytester: pytest.Pytester, body: str, *options: str, iterations: int =
 def said(result: pytest.RunResult, *lines: str) -> None:
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([f"*{line}*" for line in lines])
-    assert "Traceback" not in result.stdout.str() and "pytest_plugin.py:" not in result.stdout.str()
+    assert "Traceback" not in result.stdout.str() and "pytest_leakage.py:" not in result.stdout.str()
 
 
 def test_the_entry_point_is_the_plugin() -> None:
@@ -55,10 +56,28 @@ def test_the_entry_point_is_the_plugin() -> None:
     assert project["entry-points"]["pytest11"] == {"leakage": PLUGIN}
 
 
-def test_a_session_that_asks_for_nothing_imports_nothing_heavy() -> None:
-    code = f"import sys, {PLUGIN}; print(set(sys.modules) & {{'torch', 'numpy', 'scipy', 'pydantic'}})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+SESSION = """
+import os, sys, {plugin}
+
+def test_nothing_is_set():
+    assert "harness" not in sys.modules and "torch" not in sys.modules
+    assert not {{"MKL_CBWR", "GOMP_SPINCOUNT"}} & set(os.environ)
+
+def test_it_is_where_the_fixture_attacks(leakage):
+    leakage(defense="none", dataset="digits", model="mlp", attack="cpl", attack_args=dict(max_iterations=1), victims=1)
+    assert os.environ["MKL_CBWR"] == "AUTO,STRICT" and "GOMP_SPINCOUNT" in os.environ
+"""
+
+
+def test_only_the_fixture_sets_or_imports_anything(tmp_path: Path) -> None:
+    (tmp_path / "test_theirs.py").write_text(SESSION.format(plugin=PLUGIN))
+    outside = {name: value for name, value in os.environ.items() if name not in ("MKL_CBWR", "GOMP_SPINCOUNT")}
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), outside.get("PYTHONPATH", "")])
+    line = [sys.executable, "-m", "pytest", "-q", *NAMED, "-p", "no:cacheprovider", "-p", "no:xdist", "."]
+    done = subprocess.run(
+        line, cwd=tmp_path, env=outside | ({"PYTHONPATH": paths} if NAMED else {}), capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_what_leaks_does_not_withstand(pytester: pytest.Pytester) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from harness.base.errors import UsageError
-from harness.judging.capture import read_capture, translated
+from harness.judging.capture import declared_beside, read_capture, translated
 
 
 class Shareable:
@@ -198,3 +198,12 @@ def test_other_tasks_and_a_second_filter_leave_no_trace(nvflare: Any, tmp_path: 
 def test_a_mistake_is_told_when_the_job_is_made_if_that_is_wished(nvflare: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="batch_size"):
         nvflare.CaptureFilter(str(tmp_path), {"batch_size": 0}, strict=True)
+
+
+def test_sparse_vector_is_declared_with_the_arguments_that_it_keeps_under_other_names() -> None:
+    one = type("SVTPrivacy", (), {})()
+    vars(one).update(frac=0.5, eps_1=2.0, eps_2=None, eps_3=0.3, gamma=1e-4, tau=1e-5, replace=False, logger=object())
+    made = declared_beside([one])
+    assert made is not None and made.settings == {
+        "fraction": 0.5, "epsilon": 2.0, "noise_var": 0.3, "gamma": 1e-4, "tau": 1e-5, "replace": False,
+    }  # fmt: skip

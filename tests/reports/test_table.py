@@ -91,9 +91,33 @@ def test_nothing_is_cut_off(width: int) -> None:
 def test_wide_terminals_get_columns_and_narrow_ones_blocks() -> None:
     assert "guarantee" in printed(a_cell(), width=120) and "outcomes" not in printed(a_cell(), width=120)
     assert "outcomes" in printed(a_cell(), width=160)
-    narrow = printed(a_cell(), width=80)
+    narrow = printed(a_cell(), width=60)
     assert "guarantee" not in narrow and "leaks  fed_cdp / inverting_gradients (plain) / surface 2" in narrow
-    assert "8 success, 50 failure, 6 hopeless" in narrow
+    assert "8 success, 50 failure, 6 hopeless" in words(narrow)
+
+
+def test_80_columns_have_a_table_for_each_defense_with_its_guarantees_below() -> None:
+    three = [a_cell(surface=surface, tap=tap) for surface, tap in ((2, "T2.step"), (1, "T1.out"))]
+    apart = a_cell(surface=0, tap="T0.in", lineup=Lineup(rate=0.2, mean_rank=4.0, p_value=0.5))
+    unrun = a_cell(attack="spear", metrics={}, asr={}, verdict="inconclusive", not_applicable_reason="no ReLU")
+    text = printed(*three, apart, unrun, a_cell(defense="noise", defense_args={}, labels="known"), width=80)
+    lines = [line.rstrip() for line in text.splitlines()]
+    head = next(at for at, line in enumerate(lines) if line.startswith("attack "))
+    assert lines[head - 1] == "fed_cdp clip=3 convention=per_example"
+    assert lines[head + 2].split() == [
+        "inverting_gradients",
+        "plain",
+        "2,",
+        "1",
+        "leaks",
+        "12.5%",
+        "[5.6-23.2]",
+        "<0.001",
+    ]
+    assert lines[head + 3].split() == ["RMSE", "0.250"] and lines[head + 4].split()[2] == "0"
+    assert "  guarantee: none, epsilon 9.8 (claimed 0.82) (surface 2, 1, 0)" in lines
+    assert "noise" in lines and any(line.startswith("labels known") for line in lines)
+    assert not any(line.startswith("spear") for line in lines) and "not run: no ReLU (fed_cdp / spear / 2)" in lines
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -125,7 +149,7 @@ def test_a_reason_is_given_once_for_all_cells_it_stands_for() -> None:
     unsure = {"verdict": "inconclusive", "verdict_reason": "no positive control was run"}
     text = words(printed(a_cell(**unsure), a_cell(**unsure, surface=0, tap="T0.in")))
     assert text.count("no positive control was run") == 1
-    assert "(fed_cdp / inverting_gradients / 2; fed_cdp / inverting_gradients / 0)" in text
+    assert "(fed_cdp / inverting_gradients / 2, 0)" in text
 
 
 def test_a_cell_that_was_not_run_says_why() -> None:

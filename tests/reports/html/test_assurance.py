@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from scipy.stats import norm
 from harness.base.presence import told_apart
 from harness.base.version import __version__
 from harness.cli import run
-from harness.results import CellResult, Control, Outcomes, ResultDocument, RunFolder, VictimRecord
+from harness.results import CellResult, Control, Outcomes, ResultDocument, RunFolder, Statement, VictimRecord
 from harness.scoring.derived import first_in_lineup, reconstructed
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import fault_of
@@ -140,8 +141,14 @@ def test_every_statement_comes_from_a_field_that_exists(
             ("resilient", "resilient"),
             "No attack that was tried succeeded at the 2 places tested, but not every",
         ),
-        (("resilient", "inconclusive"), "The tests leave the question open at 1 of the 2 places tested."),
-        (("inconclusive", "inconclusive"), "The tests leave the question open at all 2 places tested."),
+        (
+            ("resilient", "inconclusive"),
+            "The tests leave the question open at 1 of the 2 places tested: count it as untested.",
+        ),
+        (
+            ("inconclusive", "inconclusive"),
+            "The tests leave the question open at all 2 places tested: count them as untested.",
+        ),
     ],
 )
 def test_the_worst_is_said_first(
@@ -153,8 +160,58 @@ def test_the_worst_is_said_first(
     assert first.startswith(opening)
     said = outline_of(page).text
     assert ("inconclusive" in verdicts) == ("This is not settled: " in said)
+    assert ("inconclusive" in verdicts) == ("So no bound holds, with any confidence." in said)
     assert not re.search(r"\b(safe|private)\b", said)
     assert "No attack was asked for that tests this." in said
+
+
+def test_captures_are_told_from_simulations_and_what_they_do_not_declare_is_not_made_up(
+    tmp_path: Path, a_cell: MakeCell, a_run: WriteRun, outline_of: OutlineOf
+) -> None:
+    folder = a_run(tmp_path / "run", [judged(a_cell, 1, "leaks")])
+    check = {"outcome": "cannot tell", "detail": "no noise is declared"}
+    document = {
+        "valid": True, "captures": 60, "images_each": 1, "estimates": [], "prior": "digits",
+        "record": {"model": "lenet", "framework": "flower", "defense": {"name": "none"}, "clients": None},
+        "checks": [{"name": "norms", "outcome": "holds", "detail": "all"}, {"name": "noise is Gaussian"} | check,
+                   {"name": "noise is on every tensor"} | check],
+    }  # fmt: skip
+    (folder / "judged.json").write_text(json.dumps(document))
+    page = assure(tmp_path, folder)
+    said = outline_of(page).text
+    assert "60 clients, 1 example each, training lenet, captured in flower; no defense is declared" in said
+    assert "its clients and rounds are not declared with the captures" in said and "100 clients" not in said
+    assert "No check could tell of 'noise is Gaussian' and 'noise is on every tensor': no noise is declared." in said
+    assert "The command judges the same captures again." in said and "harness verify" not in page
+    assert "Simulated" not in said
+    for sources, words in _SPAN.findall(page):
+        for source in sources.split(" "):
+            assert source.startswith("option:") or resolve(source, [folder], {}) is not ..., words
+    document["record"] |= {"clients": 60, "rounds": 3}
+    (folder / "judged.json").write_text(json.dumps(document))
+    assert "60 clients, an unknown number of in each of 3 rounds" not in (
+        said := outline_of(assure(tmp_path, folder)).text
+    )
+    assert "60 clients, of whom an unknown number in each of 3 rounds" in said
+
+
+def test_what_is_proven_is_said_in_one_line_before_the_table(
+    tmp_path: Path, a_cell: MakeCell, a_run: WriteRun, outline_of: OutlineOf
+) -> None:
+    def lead(name: str, *statements: Statement) -> str:
+        page = assure(tmp_path, a_run(tmp_path / name, [a_cell("fed_cdp", 1, privacy=list(statements))]))
+        found = re.search(r'<p class="lead"><span[^>]*>([^<]*)</span>', page)
+        return found[1] if found else ""
+
+    shared: dict[str, Any] = {"delta": 1e-5, "unit": "example", "adjacency": "add or remove", "notes": "why"}
+    server = Statement(view="server", epsilon=4.5, guarantee="sample-DP local view", covers=True, **shared)
+    other = Statement(view="third party", epsilon=0.5, guarantee="sample-DP", covers=False, **shared)
+    nothing = Statement(view="server", epsilon=None, claimed_epsilon=0.8, guarantee="none", notes="why")
+    assert lead("covered", other, server) == "About what can be read at the attacked place, epsilon 4.5 is proven."
+    assert (
+        lead("not", other) == lead("none", nothing) == "Nothing is proven about what can be read at the attacked place."
+    )
+    assert lead("older", replace(server, covers=None)) == ""
 
 
 def test_what_was_left_out_is_listed(tmp_path: Path, a_cell: MakeCell, a_run: WriteRun) -> None:
@@ -272,6 +329,11 @@ def test_several_systems_stand_side_by_side_where_it_is_asked_for(
     folders = [a_run(tmp_path / name, [a_cell(name)]) for name in ("fed_cdp", "fed_sdp")]
     said = outline_of(assure(tmp_path, *folders, "--mixed")).text
     assert "mnist-sample lenet fed_cdp" in said and "mnist-sample lenet fed_sdp" in said
+    assert re.search("at every place: [0-9]+ of 60 reconstructed", said)
+    apart = [a_run(tmp_path / "withstood", [a_cell("fed_sdp", verdict="resilient")]), folders[0]]
+    said = outline_of(assure(tmp_path, *apart, "--mixed")).text
+    assert "mnist-sample lenet fed_cdp, everywhere: 57 of 60" in said
+    assert "mnist-sample lenet fed_sdp, everywhere: 0 of 60" in said
 
 
 def test_without_a_browser_the_page_is_kept(
@@ -293,8 +355,10 @@ def test_without_a_browser_the_page_is_kept(
 def test_it_fits_screens_and_paper(tmp_path: Path, a_cell: MakeCell, a_run: WriteRun, browser: Any) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
     assure(tmp_path, a_run(tmp_path / "run", [a_cell("fed_cdp", surface) for surface in (2, 1)]))
-    for width, scheme in ((1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")):
+    looks = [(1280, "light", "screen"), (1280, "dark", "screen"), (390, "light", "screen"), (390, "dark", "screen")]
+    for width, scheme, media in [*looks, (1280, "light", "print"), (1280, "dark", "print")]:
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.emulate_media(media=media)
         page.goto((tmp_path / "assurance.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         narrowest = "Math.min(...[...document.querySelectorAll('.places td')].map(one => one.clientWidth))"

@@ -103,13 +103,30 @@ def export(tmp_path: Path) -> Callable[..., bytes]:
 # CSV and JSON.
 
 
+def csv_of(content: bytes) -> pandas.DataFrame:
+    return pandas.read_csv(io.BytesIO(content), encoding="utf-8-sig")
+
+
+def differing(table: pandas.DataFrame, rows: pandas.DataFrame) -> list[str]:
+    """The columns of a CSV that are not those of the JSON, entry by entry."""
+    if list(table.columns) != list(rows.columns) or len(table) != len(rows):
+        return ["the columns or the number of rows"]
+    return [
+        name for name in table.columns
+        if not all(
+            left == right or (pandas.isna(left) and pandas.isna(right))
+            for left, right in zip(table[name], rows[name], strict=True)
+        )
+    ]  # fmt: skip
+
+
 def test_csv_holds_the_stored_numbers_and_equals_json(export: Callable, folder: Path, cells: list[CellResult]) -> None:
-    table = pandas.read_csv(io.BytesIO(export("rows.csv", folder)), encoding="utf-8-sig")
-    rows = pandas.DataFrame(json.loads(export("rows.json", folder))["rows"])
-    assert list(table.columns) == list(rows.columns) and len(table) == len(cells)
-    for name in table.columns:
-        for left, right in zip(table[name], rows[name], strict=True):
-            assert left == right or (pandas.isna(left) and pandas.isna(right)), name
+    content = export("rows.csv", folder)
+    table, rows = csv_of(content), pandas.DataFrame(json.loads(export("rows.json", folder))["rows"])
+    assert len(table) == len(cells) and differing(table, rows) == []
+    for damage in ((b",0.95,", b",0.96,"), (b"success_low", b"success_lo"), (b",60,", b",many,")):
+        assert damage[0] in content and differing(csv_of(content.replace(*damage, 1)), rows), damage
+    assert differing(csv_of(content[: content.rindex(b"\n", 0, -1) + 1]), rows)
     for name in ("success", "success_low", "success_of", "psnr_mean", "lineup_p", "epsilon", "surface"):
         assert pandas.api.types.is_numeric_dtype(table[name]), name
     strict = cells[0].asr["strict"]

@@ -35,6 +35,14 @@ def test_every_run_has_its_rows_its_history_and_its_report(
         assert "fed_cdp" in (tmp_path / "view" / str(link)).read_text()
 
 
+def test_what_a_damaged_run_lacks_is_told(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = runs / "monday" / "results.json"
+    file.write_text(file.read_text()[:200])
+    assert run(["view", str(runs), "--out", str(tmp_path / "view")]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert "harness: monday: results.json is not complete JSON" in lines and lines[-1].endswith("index.html: 1 run")
+
+
 def test_mistakes_are_one_line(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "index.html").write_text("<p>mine</p>")

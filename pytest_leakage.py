@@ -1,7 +1,7 @@
 """A fixture of pytest that attacks a defense: ``leakage(model=, data=, defense=, ...)``.
 
-Pytest reads this file in every session of an environment that has the harness, so that nothing heavy is imported
-before a test asks for an attack.
+Pytest reads this file in every session of an environment that has the harness. So it stands outside of the package,
+whose import tunes the libraries underneath torch: nothing is imported or set before a test asks for an attack.
 """
 
 import os
