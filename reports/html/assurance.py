@@ -237,7 +237,8 @@ def _confidence(places: Sequence[Examined]):
         "trial, however many they are.", because=lines,
     )  # fmt: skip
     yield sentence(
-        f"Recognition and membership count as successes where chance explains the ranks with less than {LEAK_P:g}.",
+        "Recognition and membership count as successes only if guesses alone would do as well with a probability "
+        f"below {LEAK_P:g}.",
         because=lines,
     )
     shared = [place for place in places if place.place.summary.shared_weights]
@@ -319,11 +320,14 @@ def _glossary(places: Sequence[Decided]):
     kind = kinds_of(cell for place in places for cell in place.cells)
     yield "Record", f"One example of the training data, here one {kind.one}."
     yield "Update", "What a client sends in a round of the training, or computes on the way to it."
-    yield "Place", "A point at which somebody can read: inside the client, on the way, or at the server."
+    yield "Place", "Where somebody can read: inside the client (surface 2), on the way (1), or at the server (0)."
     yield "Look-alikes", "Other records of the same class, among which the true one has to be found."
     yield "Reconstructed", f"The record came back: {kind.success}."
-    yield "Control", "The same attack where it must succeed, or must not. It shows that the test itself works."
-    yield "Confidence", f"Of 100 such bounds, at least {CONFIDENCE * 100:.0f} are right on average."
+    yield "Control", "The same attack with the defense off, where it must succeed. It shows that the attack works."
+    yield (
+        "Confidence",
+        f"If the test were made 100 times, about {CONFIDENCE * 100:.0f} of its bounds or more would be right.",
+    )
     yield (
         "Epsilon, delta",
         (

@@ -192,10 +192,12 @@ def _why(name: str, places: Sequence[Examined]) -> tuple[str, str]:
     kind: type[Attacker] = ATTACKS[name]
     texts = any("text_exact" in cell.metrics for place in places for cell in place.place.cells)
     if kind.reads == ("images" if texts else "texts"):
-        return f"reads {kind.reads} only", _ABOUT.format(name)
+        return f"for {kind.reads} only", _ABOUT.format(name)
     if kind.tier == "tampering":
-        return "not asked for; the server would send weights of its own making (tampering)", _ABOUT.format(name)
-    return "not asked for", _ABOUT.format(name)
+        return "not chosen for this test; the server would send weights of its own making (tampering)", _ABOUT.format(
+            name
+        )
+    return "not chosen for this test", _ABOUT.format(name)
 
 
 def _surfaces(places: Sequence[Examined]) -> list[Sentence]:

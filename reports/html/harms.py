@@ -228,10 +228,11 @@ class _Looked:
         p_value = sharpest.lineup.p_value
         if self.place.kind == "leaks" and p_value is not None and p_value < LEAK_P:
             return Harm(RECOGNISED, "succeeded", (
-                self._picked(sharpest, "were nearest to what {attack} made of the update"), self._chance(sharpest),
+                self._picked(sharpest, "were nearest to what the attack {attack} made of the update"),
+                self._chance(sharpest),
                 self._tested(sharpest, ("lineup", "p_value"), p_value),
             ))  # fmt: skip
-        return self._bounded(RECOGNISED, lined, "were nearest to what an attack made, {attack} at best",
+        return self._bounded(RECOGNISED, lined, "were nearest to what the best attack, {attack}, made",
                              self.place.kind == "resilient")  # fmt: skip
 
     def membership(self, cells: Sequence[CellResult]) -> Harm:
@@ -241,13 +242,13 @@ class _Looked:
         if telling:
             sharpest = min(telling, key=lambda cell: cell.tested_p or 0.0)
             return Harm(TOLD, "succeeded", (
-                self._picked(sharpest, "were picked by {attack}, which was shown them among look-alikes"),
+                self._picked(sharpest, "were picked by the attack {attack}, which was shown them among look-alikes"),
                 self._chance(sharpest), self._tested(sharpest, ("identified", "p_value"), sharpest.tested_p),
             ))  # fmt: skip
         settled = all(cell.verdict == "resilient" and not cell.flags for cell in cells)
         failing = next((cell for cell in cells if cell.verdict != "resilient"), cells[0])
-        return self._bounded(TOLD, cells, "were picked by an attacker who was shown them among look-alikes, {attack} "
-                             "at best", settled, failing)  # fmt: skip
+        return self._bounded(TOLD, cells, "were picked by the best attack, {attack}, which was shown them among "
+                             "look-alikes", settled, failing)  # fmt: skip
 
     def _bounded(
         self, name: str, cells: Sequence[CellResult], words: str, settled: bool, failing: CellResult | None = None

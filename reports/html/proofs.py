@@ -110,7 +110,7 @@ def _rounds(places: Sequence[Examined], claims: Claims) -> Sentence:
 
 def _stated(one: Statement, source: str, rounds: Field) -> Promise:
     unit = plain(one.unit or "no unit", f"{source}/unit")
-    relation = plain(one.adjacency or "no relation", f"{source}/adjacency")
+    relation = plain(one.adjacency, f"{source}/adjacency")
     view = plain(one.view, f"{source}/view")
     notes = [sentence("{notes}.", notes=plain(one.notes.rstrip("."), f"{source}/notes", 400))]
     if one.sampler or one.conversion:
@@ -119,11 +119,18 @@ def _stated(one: Statement, source: str, rounds: Field) -> Promise:
     if one.covers is False:
         notes.append(sentence("It does not cover what was read at the attacked place.", because=[f"{source}/covers"]))
     return Promise(
-        sentence("{view}: each {unit}, {relation}" if one.unit else "{view}", view=view, unit=unit, relation=relation),
+        sentence(_of_whom(one), view=view, unit=unit, relation=relation),
         _epsilon("nothing", one.claimed_epsilon, None, f"{source}/claimed_epsilon"),
         _proven(one.epsilon, one.delta, f"{source}/epsilon", rounds, one.guarantee),
         _told(source, one.epsilon, one.delta, one.mu, one.told_apart), tuple(notes),
     )  # fmt: skip
+
+
+def _of_whom(one: Statement) -> str:
+    """Against whom, for whom, and what two neighbouring sets of data are, as far as it is stated."""
+    if not one.unit:
+        return "{view}"
+    return "{view}: each {unit} (neighbours: {relation})" if one.adjacency else "{view}: each {unit}"
 
 
 def _claimed(at: int, row: Mapping[str, Any]) -> Promise:
@@ -143,7 +150,7 @@ def _claimed(at: int, row: Mapping[str, Any]) -> Promise:
     if row.get("sampler"):
         notes.append(sentence("Sampler: {sampler}.", sampler=of("sampler")))
     return Promise(
-        sentence("{view}: each {unit}, {relation} ({defense}, from the file of claims)", view=of("view"),
+        sentence("{view}: each {unit} (neighbours: {relation}; {defense}, from the file of claims)", view=of("view"),
                  unit=of("unit"), relation=of("adjacency"), defense=of("defense")),
         _epsilon("nothing", row.get("claimed_epsilon"), row.get("claimed_delta"),
                  _CLAIMS.format(at, "claimed_epsilon")),
@@ -207,9 +214,9 @@ def _questions(places: Sequence[Examined], claims: Claims) -> Iterator[tuple[str
         else sentence("No: nothing is proven of any unit.", because=sources)
     )  # fmt: skip
     small = [(source, one) for source, one in proven if not text.too_large(one.epsilon)]
-    yield "Is epsilon small enough to bound anything (10 or less)?", (
+    yield "Is the proven epsilon small (10 or less)?", (
         sentence("Yes, against: {views}.", views=_views(small)) if small
-        else sentence("No.", because=sources)
+        else sentence("No: it is larger." if proven else "No epsilon is proven.", because=sources)
     )  # fmt: skip
     yield "Against whom does it hold?", (
         sentence("{views}.", views=_views(proven)) if proven

@@ -279,7 +279,7 @@ def test_the_file_that_the_command_for_claims_prints_is_taken(
     page = assure(tmp_path, a_run(tmp_path / "run", [a_cell(name)]), "--claims", tmp_path / "claims.json")
     said = outline_of(page).text
     for row in json.loads(told)["rows"]:
-        assert f"each {row['unit']}, {row['adjacency']} ({name}, from the file of claims)" in said
+        assert f"each {row['unit']} (neighbours: {row['adjacency']}; {name}, from the file of claims)" in said
 
 
 BAD = {
