@@ -39,12 +39,26 @@ _MAY = {
 }  # fmt: skip
 
 
+def threat_model(cell: CellResult) -> str:
+    """The letter of an attack's threat model, by what it knows.
+
+    After the table of models in Carletti et al., "SoK: Gradient Inversion Attacks in Federated Learning" (USENIX
+    Security 2025). All attacks know the network and the training, so none is A or B; none chooses clients (H).
+    """
+    if cell.tier == "tampering":
+        return "G" if cell.prior else "F"
+    if cell.batch_norm == "sent":
+        return "E"
+    return "D" if cell.tier != "plain" and cell.prior else "C"
+
+
 @dataclass(frozen=True)
 class Tried:
     """One row: the attack, what it wants, may do and knows, what it reached at each place, and its controls."""
 
     attack: Sentence
     goal: Sentence
+    model: Sentence
     knows: Sentence
     reached: tuple[Sentence, ...]
     controls: tuple[Sentence, ...]
@@ -70,6 +84,7 @@ def _row(own: Sequence[tuple[Examined, CellResult]], places: Sequence[Examined])
     return Tried(
         sentence(name, name=plain(cell.attack, files.cell(cell, "attack"))),
         sentence("{goal}", goal=Field(goal, files.cell(cell, "identified"))),
+        sentence("{model}", model=Field(threat_model(cell), files.cell(cell, "tier"))),
         sentence("{may}; knows {knows} (white-box)" + prior, may=Field(_MAY[cell.tier], files.cell(cell, "tier")),
                  knows=Field(_KNOWS[cell.tier], files.cell(cell, "tier")), public=public),
         tuple(_reached(own, places)), tuple(_controls(own)),
@@ -229,6 +244,12 @@ def _families(places: Sequence[Examined]) -> list[Sentence]:
             rounds=Field(str(columns.rounds_seen(most.place.summary)),
                          most.files.row(most.place.summary, "options", "rounds_seen")),
         ))  # fmt: skip
+    letters = {threat_model(cell) for place in places for cell in place.place.cells} | {"A", "B"}
+    missing = Field(wording.join(sorted(set("CDEFGH") - letters)), first.files.row(first.place.summary, "attacks"))
+    lines.append(sentence(
+        "Threat models {missing}; a server that also chooses clients (H) is in no attack of harness {version}.",
+        missing=missing, version=version,
+    ))  # fmt: skip
     lines.append(sentence(
         "Colluding clients and generative priors: no attack of harness {version} uses them.", version=version,
     ))  # fmt: skip

@@ -13,7 +13,9 @@ from scipy.stats import norm
 from harness.base.presence import told_apart
 from harness.base.version import __version__
 from harness.cli import run
+from harness.reports.html.evidence import threat_model
 from harness.results import CellResult, Control, Outcomes, ResultDocument, RunFolder, Statement, VictimRecord
+from harness.results.record import PublicData
 from harness.scoring.derived import first_in_lineup, reconstructed
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import fault_of
@@ -366,3 +368,20 @@ def test_it_fits_screens_and_paper(tmp_path: Path, a_cell: MakeCell, a_run: Writ
         found = axe.Axe().run(page).response["violations"]
         assert [(one["id"], one["nodes"][0]["html"]) for one in found] == []
         page.close()
+
+
+@pytest.mark.parametrize(
+    ("tier", "public", "statistics", "letter"),
+    [
+        ("plain", False, None, "C"), ("plain", True, None, "C"), ("informed", False, "hidden", "C"),
+        ("informed", True, None, "D"), ("plain", False, "sent", "E"), ("tampering", False, None, "F"),
+        ("tampering", True, "sent", "G"),
+    ],
+)  # fmt: skip
+def test_threat_models_say_what_an_attack_knows(
+    a_cell: MakeCell, tier: Any, public: bool, statistics: Any, letter: str
+) -> None:
+    """Carletti et al. (2025), table of threat models."""
+    prior = PublicData.model_construct(name="digits") if public else None
+    cell = a_cell("fed_cdp").model_copy(update={"tier": tier, "prior": prior, "batch_norm": statistics})
+    assert threat_model(cell) == letter
