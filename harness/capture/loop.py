@@ -19,8 +19,9 @@ from torch.optim import Optimizer
 from harness.base.building import one_line
 from harness.base.errors import UsageError, in_one_line
 from harness.base.local_optimizer import with_rate
+from harness.base.random_layers import random_layer
 from harness.base.words import PAD
-from harness.capture.watch import Watch, are_tokens
+from harness.capture.watch import Watch, are_tokens, random_said
 from harness.judging.capture import (
     OF_TEXTS,
     TOKENIZER,
@@ -86,6 +87,7 @@ class Round:
 
     def __init__(self, folder: Path | str, strict: bool = False) -> None:
         self.folder, self.over, self._strict, self._own = Path(folder), False, strict, False
+        self._doubt = ""
         self._lock = FileLock(self.folder / ".lock", blocking=False, thread_local=False)
 
     def __enter__(self) -> "Round":
@@ -124,6 +126,17 @@ class Round:
                 mark_not_captured(self.folder, reason)
         self._tell(reason)
 
+    def doubt(self, reason: str) -> None:
+        """Say now why there will be no capture that can be judged; the arrays are kept all the same.
+
+        Raises:
+            UsageError: with ``strict``.
+        """
+        if self._strict:
+            raise UsageError(reason)
+        self._tell(reason)
+        self._doubt = reason
+
     @contextmanager
     def told(self) -> Iterator[None]:
         """Block whose errors end the capture, and nothing else."""
@@ -159,7 +172,8 @@ class Round:
             write_capture(self.folder, record, before, tokenizer=tokenizer, **named)
             self.over = True
             if isinstance(record, NotCaptured):
-                self._tell(str(record.not_captured))
+                if record.not_captured != self._doubt:
+                    self._tell(str(record.not_captured))
                 if self._strict:
                     raise UsageError(str(record.not_captured))
 
@@ -176,6 +190,8 @@ def _with_tokenizer(given: Mapping[str, Any]) -> tuple[dict[str, Any], Path | No
 
 def _problems(watch: Watch, given: Mapping[str, Any]) -> list[str]:
     """What keeps a training from being captured; what is merely taken for granted is told."""
+    for note in watch.told:
+        log.warning("harness: %s", note)
     doubts = [(fact, doubt) for fact, doubt in watch.unsure.items() if fact not in given]
     if doubts:
         log.warning("harness: %s; give %s if it is not so", "; ".join(doubt for _, doubt in doubts),
@@ -268,6 +284,11 @@ def captured(
             _require_possible(network, optimizer, scheduler, given)
             before = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
             _tell_of_adapters(network)
+            layer = random_layer(network)
+            if layer is not None and by_hand:
+                log.warning("harness: %s", random_said(layer))
+            elif layer is not None:
+                round_.doubt(random_said(layer))
         with nullcontext() if by_hand or round_.over else Watch(network, loader) as watch:
             yield watched
         if by_hand:
