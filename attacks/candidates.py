@@ -8,6 +8,7 @@ from torch import Tensor
 
 from harness.attacks.residual import chosen_alone, knows_clip
 from harness.attacks.stages import MOST_POINTS
+from harness.attacks.step_signs import at_second_step
 from harness.base.errors import UsageError
 from harness.base.local_optimizer import Remembered, UpdateReading
 from harness.base.randomness import generator
@@ -74,6 +75,8 @@ def _step_by_step(
 ) -> Tensor:
     """The update that these examples make, read as the client's was."""
     steps, optimizer = observation.local_steps, observation.optimizer
+    if observation.reading is not None and observation.reading.adaptive is not None:
+        return _of_each_step(observation, images, targets, apply_clipping, differentiable)
     shares = (1.0,) * steps if observation.reading is None else observation.reading.shares
     batch, start, memory = observation.examples // steps, observation.weights, Remembered()
     here, total = start, torch.zeros_like(start)
@@ -87,6 +90,18 @@ def _step_by_step(
             here = here - observation.learning_rate * made
             total = total + (gradient if shares is None or shares[step] == 1.0 else gradient * shares[step])
     return total / steps if shares is not None else (start - here) / (observation.learning_rate * steps)
+
+
+def _of_each_step(
+    observation: Observation, images: Tensor, targets: Tensor, apply_clipping: bool, differentiable: bool
+) -> Tensor:
+    """The gradients (R, 2 P) of two steps, at the weights that signs tell."""
+    half, made = observation.examples // 2, []
+    for at, part in ((observation.weights, slice(0, half)), (at_second_step(observation), slice(half, None))):
+        made.append(
+            _local_gradient(observation, at, images[:, part], targets[:, part], apply_clipping, differentiable)
+        )
+    return torch.cat(made, 1)
 
 
 def _points(observation: Observation) -> list[tuple[int, int]]:

@@ -27,7 +27,7 @@ def groups_of_text(text: str) -> list[list[str]]:
 
 def text_of_groups(groups: Sequence[Group]) -> str:
     """Return runs as a text has them."""
-    return "/".join(f"{count}x{factor:.17g}x{decay:.17g}" for count, factor, decay in groups)
+    return "/".join(f"{count}x{factor}x{decay}" for count, factor, decay in groups)
 
 
 def groups_of_tensors(
