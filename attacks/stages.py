@@ -12,7 +12,7 @@ from torch import Tensor
 
 from harness.attacks.adam import Adam
 from harness.attacks.lbfgs import LBFGS
-from harness.attacks.step_signs import by_signs, tells_both
+from harness.attacks.step_signs import by_signs, is_of_two, tells_both
 from harness.base.local_optimizer import Adaptive
 from harness.base.vectors import spread
 from harness.observation import Observation
@@ -86,7 +86,7 @@ def stages_of(observation: Observation, iterations: int) -> list[Stage]:
         return [Stage(iterations)]
     if observation.local_steps > MOST_POINTS:
         return [Stage(iterations, path=True)]
-    if tells_both(observation):
+    if is_of_two(observation) and tells_both(observation)[0]:
         first = iterations - iterations // 4
         return [*(replace(one, both=True) for one in _sharpening(first)), Stage(iterations - first)]
     return [Stage(iterations // 2, path=True), Stage(iterations - iterations // 2)]
@@ -113,9 +113,9 @@ def descent(usual: LBFGS | Adam, stages: list[Stage], stage: Stage) -> LBFGS | A
 def alike(observation: Observation) -> list[Tensor]:
     """Rows of an observation, those together that an attack spends its iterations on in the same way."""
     rows = torch.arange(observation.rows)
-    if adaptive_step(observation) is None:
+    if adaptive_step(observation) is None and not is_of_two(observation):
         return [rows]
-    read = readable(observation).cpu()
+    read = (tells_both if is_of_two(observation) else readable)(observation).cpu()
     return [part for part in (rows[read], rows[~read]) if len(part)]
 
 

@@ -1,7 +1,7 @@
-"""Signs of both gradients behind two local steps of Adam, AdamW or RMSprop.
+"""Signs of both gradients behind two local steps of Adam or AdamW.
 
-In units of the learning rate the first step is the sign of its gradient g1 (or a multiple of it), and the second lies
-between known bounds, whatever its gradient g2: what the weights moved by together has the sign of g1. How far they
+In units of the learning rate the first step is the sign of its gradient g1, and the second is smaller, whatever its
+gradient g2: what the weights moved by together has the sign of g1. How far they
 moved says whether g2 is of the same sign, and where the first step ended is known: so each gradient is attacked by its
 own signs, at its own weights. How this is done is ours, derived from the optimizers' equations.
 """
@@ -16,18 +16,29 @@ from harness.observation import Observation
 
 # Of gradients: so large beside another one that it counts as nothing.
 _FAR = 1e6
+# Steps of gradients that are not far above eps are shorter by as much.
+_NEAR = 1e-3
+# So many of the coordinates that moved have moved as far as signs alone make them.
+_TOLD = 0.9
 
 
-def tells_both(observation: Observation) -> bool:
-    """Whether what was read is of two adaptive steps whose signs it tells."""
+def is_of_two(observation: Observation) -> bool:
+    """Whether what was read is of two adaptive steps that signs could be told of."""
     optimizer, reading = observation.optimizer, observation.reading
     changed = observation.noise is not None or observation.clipping is not None or observation.correction is not None
-    if observation.local_steps != 2 or reading is None or reading.shares is not None or changed or observation.sparse:
+    if observation.update_model != "unroll" or observation.local_steps != 2 or changed or observation.sparse:
         return False
-    if optimizer.first_step is None or optimizer.groups or optimizer.schedule is not None:
+    if reading is None or reading.shares is not None or optimizer.first_step is None or optimizer.groups:
         return False
-    first, second = _played(optimizer, 1.0, -_FAR)
-    return first + second > 0
+    known = optimizer.schedule is None and not optimizer.fedprox
+    return known and sum(_played(optimizer, 1.0, -_FAR)) > _NEAR
+
+
+def tells_both(observation: Observation) -> Tensor:
+    """Rows (R,) of two adaptive steps whose signs are told: gradients near eps make shorter steps, which tell less."""
+    size, least = _moved(observation).abs(), sum(_played(observation.optimizer, 1.0, -_FAR))
+    short = (size > 0) & (size < least - _NEAR)
+    return short.sum(1) <= (1 - _TOLD) * (size > 0).sum(1)
 
 
 def by_signs(observation: Observation, blur: float) -> Observation:
@@ -45,18 +56,21 @@ def at_second_step(observation: Observation) -> Tensor:
     return observation.weights - observation.learning_rate * made
 
 
+def _moved(observation: Observation) -> Tensor:
+    """How far the weights moved against their gradients (R, P), in units of the learning rate."""
+    moved, decay = observation.target * 2, observation.optimizer.weight_decay  # of AdamW alone
+    return moved - 2 * decay * observation.weights if decay else moved
+
+
 def _signs(observation: Observation) -> Tensor:
     """Signs (R, 2 P) of the first gradient and the second; 0 where they are not told."""
-    optimizer, weights = observation.optimizer, observation.weights
-    moved = observation.target * 2
-    if optimizer.weight_decay:  # of AdamW
-        moved = moved - 2 * optimizer.weight_decay * weights
+    optimizer, weights, moved = observation.optimizer, observation.weights, _moved(observation)
     first, neither = _played(optimizer, 1.0, 0.0)
     _, lone = _played(optimizer, 0.0, 1.0)
     size = moved.abs()
     # Rounding of the weights moves what is read by as much.
     near = spacing(weights.abs().clamp_min(observation.learning_rate), weights.dtype) / observation.learning_rate
-    apart = size - (first + neither)
+    near, apart = near + _NEAR, size - (first + neither)
     only = (size - lone).abs() <= near
     ones = torch.where(only, torch.zeros_like(moved), moved.sign())
     others = torch.where(only, moved.sign(), moved.sign() * apart.sign() * (apart.abs() > near))

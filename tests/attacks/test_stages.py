@@ -15,6 +15,7 @@ from harness.attacks.identify import Identify
 from harness.attacks.inverting_gradients import InvertingGradients
 from harness.attacks.relu_layer import of_rank
 from harness.attacks.stages import alike, readable, signs, stages_of
+from harness.attacks.step_signs import at_second_step, by_signs, is_of_two, tells_both
 from harness.attacks.suites import LATEST, SUITES
 from harness.base.building import build
 from harness.base.errors import UsageError
@@ -92,6 +93,37 @@ def test_signs_of_a_convolutional_networks_step_bring_images_back(tmp_path: Path
 
 def rmse(images: Tensor, made: Scene) -> float:
     return float((images.clamp(0, 1) - made.truth.images).square().mean((1, 2, 3, 4)).sqrt().median())
+
+
+@pytest.mark.parametrize("optimizer", ["adam:lr=0.001", "adam:lr=0.001,betas=0.8/0.9", "adamw:lr=0.001"])
+def test_two_adaptive_steps_tell_the_signs_of_both_gradients(optimizer: str, tmp_path: Path) -> None:
+    made = scene(optimizer, tmp_path, model="lenet", local_steps=2, update_model="unroll")
+    seen, truth = made.observation, made.truth
+    told, ends = by_signs(seen, 1.0), (seen.weights, at_second_step(by_signs(seen, 1.0)))
+    for place, (at, signs_told) in enumerate(zip(ends, told.target.chunk(2, 1), strict=True)):
+        part = slice(place, place + 1)
+        own = seen.model.gradient(at, truth.images[:, part], truth.labels[:, part]).sign()
+        right = (own == signs_told)[signs_told != 0].double().mean()
+        assert right > 0.98 and (signs_told != 0).double().mean() > 0.9
+    assert tells_both(seen).all() and stages_of(seen, 40)[0].both and not stages_of(seen, 40)[-1].both
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "values"),
+    [("rmsprop:lr=0.001", {}), ("adam:lr=0.001,clip_grad_norm=1", {}), ("adam:lr=0.001", {"local_steps": 3}),
+     ("adam:lr=0.001,weight_decay=0.1", {}), ("sgd:momentum=0.9", {})],
+)  # fmt: skip
+def test_other_steps_tell_no_signs(optimizer: str, values: dict[str, Any], tmp_path: Path) -> None:
+    seen = scene(optimizer, tmp_path, **{"local_steps": 2, "update_model": "unroll"} | values).observation
+    assert not is_of_two(seen) and not any(one.both for one in stages_of(seen, 40))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", [InvertingGradients, CPL])
+def test_signs_of_two_adaptive_steps_bring_images_back(attack: Any, tmp_path: Path) -> None:
+    seen = scene("adam:lr=0.001", tmp_path, model="lenet", local_steps=2, update_model="unroll")
+    start, found = (run_attack(attack(max_iterations=count), seen.observation).images for count in (1, 300))
+    assert rmse(found, seen) < 0.5 * rmse(start, seen)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd:lr=0.001,momentum=0.9", "adam:lr=0.0001", "sgd:lr=0.001"])
