@@ -30,7 +30,7 @@ _ALLOWED = 1.0
 _BLURRED, _SHARP, _STAGES = 10.0, 0.01, 24
 """Medians of |g| below which a gradient is blurred, in the first of so many stages and in the last."""
 _RATE = 0.1
-_NEARLY = 0.1
+_NEARLY = 0.2
 """Of the attack's own rate, where it goes on from what signs brought."""
 _TINY = 1e-30
 
@@ -87,7 +87,7 @@ def stages_of(observation: Observation, iterations: int) -> list[Stage]:
     if observation.local_steps > MOST_POINTS:
         return [Stage(iterations, path=True)]
     if is_of_two(observation) and tells_both(observation)[0]:
-        first = iterations - iterations // 4
+        first = iterations - iterations // 3
         return [*(replace(one, both=True) for one in _sharpening(first)), Stage(iterations - first)]
     return [Stage(iterations // 2, path=True), Stage(iterations - iterations // 2)]
 

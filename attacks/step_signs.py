@@ -18,7 +18,7 @@ from harness.observation import Observation
 _FAR = 1e6
 # Steps of gradients that are not far above eps are shorter by as much.
 _NEAR = 1e-3
-# So many of the coordinates that moved have moved as far as signs alone make them.
+# Of the coordinates that moved, so many have both signs told.
 _TOLD = 0.9
 
 
@@ -35,10 +35,15 @@ def is_of_two(observation: Observation) -> bool:
 
 
 def tells_both(observation: Observation) -> Tensor:
-    """Rows (R,) of two adaptive steps whose signs are told: gradients near eps make shorter steps, which tell less."""
+    """Rows (R,) of two adaptive steps that tell both signs of nearly all weights that moved.
+
+    Gradients near eps make shorter steps, which tell less; and of a network whose units do not all take part, many
+    weights have one gradient alone.
+    """
     size, least = _moved(observation).abs(), sum(_played(observation.optimizer, 1.0, -_FAR))
-    short = (size > 0) & (size < least - _NEAR)
-    return short.sum(1) <= (1 - _TOLD) * (size > 0).sum(1)
+    ones, others = _signs(observation).chunk(2, 1)
+    told = (size >= least - _NEAR) & (ones != 0) & (others != 0)
+    return told.sum(1) >= _TOLD * (size > _NEAR).sum(1)
 
 
 def by_signs(observation: Observation, blur: float) -> Observation:
@@ -68,12 +73,12 @@ def _signs(observation: Observation) -> Tensor:
     first, neither = _played(optimizer, 1.0, 0.0)
     _, lone = _played(optimizer, 0.0, 1.0)
     size = moved.abs()
-    # Rounding of the weights moves what is read by as much.
+    # Rounding of the weights moves what is read by as much; what only decays is taken for still.
     near = spacing(weights.abs().clamp_min(observation.learning_rate), weights.dtype) / observation.learning_rate
     near, apart = near + _NEAR, size - (first + neither)
-    only = (size - lone).abs() <= near
-    ones = torch.where(only, torch.zeros_like(moved), moved.sign())
-    others = torch.where(only, moved.sign(), moved.sign() * apart.sign() * (apart.abs() > near))
+    only, sign = (size - lone).abs() <= near, moved.sign() * (size > near)
+    ones = torch.where(only, torch.zeros_like(moved), sign)
+    others = torch.where(only, sign, sign * apart.sign() * (apart.abs() > near))
     return torch.cat([ones, others], 1)
 
 

@@ -103,8 +103,8 @@ def test_two_adaptive_steps_tell_the_signs_of_both_gradients(optimizer: str, tmp
     for place, (at, signs_told) in enumerate(zip(ends, told.target.chunk(2, 1), strict=True)):
         part = slice(place, place + 1)
         own = seen.model.gradient(at, truth.images[:, part], truth.labels[:, part]).sign()
-        right = (own == signs_told)[signs_told != 0].double().mean()
-        assert right > 0.98 and (signs_told != 0).double().mean() > 0.9
+        assert (own == signs_told)[signs_told != 0].double().mean() > 0.98
+        assert (signs_told != 0).sum() > 0.9 * (told.target != 0).sum() / 2
     assert tells_both(seen).all() and stages_of(seen, 40)[0].both and not stages_of(seen, 40)[-1].both
 
 
