@@ -98,9 +98,7 @@ def _of_each_step(
     """The gradients (R, 2 P) of two steps, at the weights that signs tell."""
     half, made = observation.examples // 2, []
     for at, part in ((observation.weights, slice(0, half)), (at_second_step(observation), slice(half, None))):
-        made.append(
-            _local_gradient(observation, at, images[:, part], targets[:, part], apply_clipping, differentiable)
-        )
+        made.append(_local_gradient(observation, at, images[:, part], targets[:, part], apply_clipping, differentiable))
     return torch.cat(made, 1)
 
 

@@ -491,7 +491,8 @@ def still(network: Net, loader: Any) -> None:
 @pytest.mark.parametrize(
     ("training", "said"),
     [
-        (clumsy, None), (odd, "'Adagrad' is none whose steps are known"), (apart, "groups of parameters with another momentum"),
+        (clumsy, None), (odd, "'Adagrad' is none whose steps are known"),
+        (apart, "groups of parameters with another momentum"),
         (asleep, "has learning rate 0; freeze it"), (dropping, "its layer 'body.3' drops out units, and nobody"),
         (changed, "arguments of SGD changed"), (thawed, "other parameters were trained later"),
         (two, "2 optimizers took steps"), (uneven, "of different sizes"),
