@@ -104,6 +104,10 @@ class Round:
                 raise UsageError(
                     f"another client is being captured in {str(self.folder)!r}; give each a folder of its own"
                 ) from problem
+            except OSError as problem:
+                raise UsageError(
+                    f"its folder {str(self.folder)!r} cannot be written ({problem.strerror}); name another"
+                ) from problem
             self._own = True
             mark_not_captured(self.folder, UNFINISHED)
         return self
@@ -307,7 +311,13 @@ def _require_possible(network: nn.Module, optimizer: object, scheduler: Any, giv
     if isinstance(optimizer, Optimizer):
         own: Any = getattr(optimizer, "original_optimizer", optimizer)  # inside Opacus's
         known["optimizer"] = {name: one for name, one in facts_of(own).items() if name != "lr" or one}  # warm-up
-        known |= {"state": "carried"} if any(own.state.values()) else {}
+        if any(own.state.values()):
+            known["state"] = "carried"
+            if max(given.get("local_steps") or 1, given.get("epochs") or 1) > 1:
+                raise UsageError(
+                    "the optimizer's state was carried over from an earlier round, which several local steps do not "
+                    "tell; make a new optimizer for the captured round"
+                )
         if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
             raise UsageError("the scheduler is of another optimizer; give the one whose learning rate it sets")
     require_facts(known | dict(given))

@@ -170,7 +170,7 @@ def federations(captures: Sequence[Capture], attacked: bool = True) -> list[Capt
     for capture in drawn:
         record = capture.record
         sizes = record.step_sizes() if capture.kind != "gradient" else record.batch_size
-        alike = sizes, record.batch_size, record.expected_batch_size, record.learning_rate, capture.truth is None
+        alike = sizes, record.batch_size, record.expected_batch_size, record.learning_rate, _sampling(capture)
         groups.setdefault(alike, []).append(capture)
     known: dict[bytes, Path] = {}
     earlier = earlier_of(drawn)

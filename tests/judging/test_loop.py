@@ -670,6 +670,8 @@ def test_a_reason_is_kept_with_what_is_known_and_makes_a_capture_when_it_is_take
 REFUSED: list[tuple[Callable[[Net], dict[str, Any]], str]] = [
     (lambda network: {"optimizer": torch.optim.Adagrad(network.parameters())}, "'Adagrad' is none whose steps"),
     (lambda network: {"optimizer": remembering(network)}, "was carried over from an earlier round"),
+    (lambda network: {"optimizer": remembering(network, SGD(network.parameters(), 0.1, momentum=0.9)),
+                      "client": "a", "epochs": 2}, "carried over from an earlier round, which several local steps"),
     (lambda network: {"optimizer": SGD([{"params": [network.head.bias], "momentum": 0.3},
                                         {"params": [network.head.weight]}], 0.1)}, "groups of parameters"),
     (lambda network: {"optimizer": SGD(network.parameters(), 0.1), "scheduler": torch.optim.lr_scheduler.StepLR(
@@ -681,8 +683,8 @@ REFUSED: list[tuple[Callable[[Net], dict[str, Any]], str]] = [
 ]  # fmt: skip
 
 
-def remembering(network: Net) -> Optimizer:
-    optimizer = Adam(network.parameters(), 0.1)
+def remembering(network: Net, optimizer: Optimizer | None = None) -> Optimizer:
+    optimizer = optimizer or Adam(network.parameters(), 0.1)
     step(network, optimizer, *data(7)[:3])
     return optimizer
 
@@ -791,17 +793,22 @@ def test_two_clients_in_one_folder_do_not_mix(tmp_path: Path, caplog: pytest.Log
     assert "another client is being captured" in line
 
 
-@pytest.mark.parametrize("place", ["folder", "disk", "end"])
+@pytest.mark.parametrize("place", ["folder", "read-only", "disk", "end"])
 def test_a_folder_that_cannot_be_written_breaks_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
+    def read_only(*_: object) -> None:
+        raise OSError(30, os.strerror(30))
+
     network, loader = client()
     folder = tmp_path / "0"
     if place == "folder":
         folder.write_text("no folder")
+    elif place == "read-only":
+        monkeypatch.setattr("harness.capture.loop.FileLock.acquire", read_only)
     elif place == "disk":
         monkeypatch.setattr("harness.results.atomic._write_then_rename", full)
     with captured(network, folder):
@@ -809,7 +816,10 @@ def test_a_folder_that_cannot_be_written_breaks_nothing(
         if place == "end":
             monkeypatch.setattr("harness.results.atomic._write_then_rename", full)
     assert len(caplog.records) == 1
-    said = "cannot be made (File exists); name another" if place == "folder" else "No space left on device"
+    said = {
+        "folder": "cannot be made (File exists); name another",
+        "read-only": "cannot be written (Read-only file system); name another",
+    }.get(place, "No space left on device")
     assert said in caplog.text
     with pytest.raises(UsageError):
         read_capture(folder)
