@@ -102,6 +102,10 @@ class Declared(BaseModel):
 _BESIDE = ("schedule", "accumulate", "accumulate_sum", "fedprox", "clip_grad_norm", "loss_scale")
 
 
+# What somebody may say of a loss, of which none is played.
+_LOSSES = ("label_smoothing", "class_weights")
+
+
 def _three_sides(given: Any) -> Any:
     if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != 3:
         raise ValueError("write [channels, height, width], such as [1, 28, 28]")
@@ -210,6 +214,15 @@ class CaptureRecord(BaseModel):
     client: Annotated[str, Field(coerce_numbers_to_str=True)] | None = None
     round: CountOrNone = 0
     first_round: Literal[0, 1] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_loss_that_is_played(cls, given: Any) -> Any:
+        """Attacks play the mean cross-entropy, and say so of what people may add to it."""
+        named = next((name for name in _LOSSES if given.get(name)), None) if isinstance(given, Mapping) else None
+        if named is not None:
+            raise ValueError(f"{named} makes a loss that no attack plays; capture a round with the mean cross-entropy")
+        return given
 
     @model_validator(mode="before")
     @classmethod

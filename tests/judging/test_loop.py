@@ -637,6 +637,8 @@ GIVEN = {"model": "m:make", "image_shape": [1, 8, 8], "classes": 5, "learning_ra
         ({"optimizer": {"name": "Adam"}, "state": "carried"}, r"make a new optimizer for the captured round \(.*\);"),
         ({"optimizer": "sgd:weight_decay=1e30"}, "weight_decay 1e.30 at learning_rate 0.1 makes weights grow .*;"),
         ({"fedprox": 1e30, "local_steps": 2}, "fedprox 1e.30 at learning_rate 0.1 makes weights grow .*correct one"),
+        ({"label_smoothing": 0.1}, "label_smoothing makes a loss that no attack plays; capture a round with the mean"),
+        ({"class_weights": [1, 2]}, "class_weights makes a loss that no attack plays; capture a round with"),
         ({"lr": 0.1}, "'lr': is not known here; correct its name, or leave it out"),
         ({"frozen": "weight"}, "'frozen': write a list"),
         ({"image_shape": [8, 8]}, r"'image_shape': write \[channels, height, width\], such as \[1, 28, 28\]"),
