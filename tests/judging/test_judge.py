@@ -307,8 +307,10 @@ def test_checks_alone_need_the_truth_of_none(
 
 @pytest.mark.parametrize(
     ("build", "steps"),
-    [(torch.optim.SGD, 1), *(pytest.param(build, steps, marks=pytest.mark.slow)
-                             for build, steps in ((torch.optim.AdamW, 1), (torch.optim.SGD, 3), (torch.optim.AdamW, 3)))],
+    [
+        (torch.optim.SGD, 1), pytest.param(torch.optim.SGD, 3, marks=pytest.mark.slow),
+        *(pytest.param(torch.optim.AdamW, steps, marks=pytest.mark.slow) for steps in (1, 3)),
+    ],
 )  # fmt: skip
 def test_groups_of_parameters_are_read_as_they_were_trained(build: Any, steps: int, tmp_path: Path, judge: Any) -> None:
     """With a rate and a decay of its own for the head: the truth explains what was sent, and an attack reads it."""
