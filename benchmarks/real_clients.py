@@ -27,8 +27,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from harness.attacks import ATTACKS, Attack, reconstructing
-from harness.attacks.engine import seconds_of_row
+from harness.attacks import ATTACKS, Attack, reconstructing, run_attack
 from harness.base.building import build
 from harness.base.errors import UsageError
 from harness.base.local_optimizer import PLAIN
@@ -48,8 +47,8 @@ MOMENTUM, ADAM = "sgd:lr=0.01,momentum=0.9", "adam:lr=0.001"
 SURE, SLACK = 0.95, 0.12
 # Of each victim, where several steps are played.
 STARTS = 4
-# Victims in a part.
-PART = 32
+# Victims in a part, and iterations by which its time is forecast.
+PART, TIMED = 32, 2
 BEFORE = "before"
 
 
@@ -133,17 +132,21 @@ def back(truth: Tensor, images: Tensor) -> float:
     return float((own.sqrt() <= STRICT_RMSE).double().mean())
 
 
-def forecast(attack: Attack, seen: Observation, chunk: int, jobs: int) -> tuple[float, float]:
-    """Seconds that an attack takes at least, if every start is given up, and at most.
+def forecast(name: str, arguments: dict[str, object], seen: Observation, chunk: int, jobs: int) -> tuple[float, float]:
+    """Seconds that an attack takes at least, if every start is given up, and at most, by some iterations of a part.
 
     Raises:
         UsageError: it is impossible.
     """
+    attack = reconstructing(build(ATTACKS, name, arguments))
     if attack.closed_form:
         return 0.0, 0.0
-    inner = getattr(attack.optimizer(), "inner_iterations", 1)
     few = seen.take(torch.arange(min(PART // jobs, seen.rows)))
-    each = seconds_of_row(attack, few, chunk) * seen.rows * attack.starts * inner / jobs
+    begun = reconstructing(build(ATTACKS, name, arguments | {"max_iterations": TIMED}))
+    run_attack(begun, few.take(torch.arange(2)), chunk)  # what is only done once
+    began = time.perf_counter()
+    run_attack(begun, few, chunk)
+    each = (time.perf_counter() - began) / TIMED * seen.rows / few.rows / jobs
     return each * early_iterations(attack), each * attack.max_iterations
 
 
@@ -181,7 +184,9 @@ class Table:
             chunk = at_once(attack, seen, self.victims, settings_of(row, self.victims))
             waiting = [first for first in range(0, seen.rows, PART) if (str(row), attacked, first) not in self.done]
             if waiting:
-                takes = [one * len(waiting) * PART / seen.rows for one in forecast(attack, seen, chunk, self.jobs)]
+                takes = [
+                    one * len(waiting) * PART / seen.rows for one in forecast(name, arguments, seen, chunk, self.jobs)
+                ]
                 print(f"  {row}: {attacked} takes {between(*takes)}", flush=True)
             if self.only_forecast:
                 return None

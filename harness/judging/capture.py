@@ -350,7 +350,7 @@ class CaptureRecord(BaseModel):
         )
 
     def with_groups(self, names: Sequence[str], sizes: Sequence[int]) -> "CaptureRecord":
-        """The same, whose optimizer knows where in these tensors its groups are.
+        """Return a record whose optimizer knows where in these tensors its groups are.
 
         Raises:
             UsageError: a group names none of the tensors.
