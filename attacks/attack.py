@@ -264,7 +264,8 @@ class Attack(Attacker):
         free = self.scale == "free" or (self.scale == "auto" and observation.clipping is not None)
         matching, target = (SCALE_FREE if free else RAW)[self.objective], observation.target
         if (blur := blur_of(observation)) is not None:
-            return signs(candidate, target, observation.model.layout.sizes, blur)
+            layout = observation.model.layout
+            return signs(candidate, target, layout.sizes * (target.shape[1] // layout.total), blur)
         if observation.certainty is not None:
             candidate = excused(candidate, observation)
             candidate, target = candidate * observation.certainty, target * observation.certainty

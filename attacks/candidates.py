@@ -8,6 +8,7 @@ from torch import Tensor
 
 from harness.attacks.residual import chosen_alone, knows_clip
 from harness.attacks.stages import MOST_POINTS
+from harness.attacks.step_signs import at_second_step
 from harness.base.errors import UsageError
 from harness.base.local_optimizer import Remembered, UpdateReading
 from harness.base.randomness import generator
@@ -74,19 +75,55 @@ def _step_by_step(
 ) -> Tensor:
     """The update that these examples make, read as the client's was."""
     steps, optimizer = observation.local_steps, observation.optimizer
+    if observation.reading is not None and observation.reading.adaptive is not None:
+        return _of_each_step(observation, images, targets, apply_clipping, differentiable)
     shares = (1.0,) * steps if observation.reading is None else observation.reading.shares
     batch, start, memory = observation.examples // steps, observation.weights, Remembered()
     here, total = start, torch.zeros_like(start)
-    for first, end in _points(observation):
+    points, known = _points(observation), None
+    if observation.update_model != "unroll" and not observation.model.evaluates_alone:
+        known = _at_known_weights(observation, points, batch, images, targets, apply_clipping, differentiable)
+    for place, (first, end) in enumerate(points):
         part = slice(first * batch, end * batch)
-        at = here if observation.update_model == "unroll" else _known_weights(observation, (first + end - 1) // 2)
-        gradient = _local_gradient(observation, at, images[:, part], targets[:, part], apply_clipping, differentiable)
+        if known is None:
+            at = here if observation.update_model == "unroll" else _known_weights(observation, (first + end - 1) // 2)
+            gradient = _local_gradient(
+                observation, at, images[:, part], targets[:, part], apply_clipping, differentiable
+            )
+        else:
+            gradient = known[place]
         direction = gradient if observation.correction is None else gradient + observation.correction
         for step in range(first, end):
             made, memory = optimizer.direction(direction, here, memory)
             here = here - observation.learning_rate * made
             total = total + (gradient if shares is None or shares[step] == 1.0 else gradient * shares[step])
     return total / steps if shares is not None else (start - here) / (observation.learning_rate * steps)
+
+
+def _at_known_weights(
+    observation: Observation, points: list[tuple[int, int]], batch: int, images: Tensor, targets: Tensor,
+    apply_clipping: bool, differentiable: bool,
+) -> Tensor | None:  # fmt: skip
+    """The gradients (T, R, P) at points that need no other: all rows of all points together, which is faster; None
+    where points have examples of different number."""
+    sizes = {end - first for first, end in points}
+    if len(sizes) > 1 or len(points) == 1:
+        return None
+    at = torch.cat([_known_weights(observation, (first + end - 1) // 2) for first, end in points])
+    parts = [slice(first * batch, end * batch) for first, end in points]
+    shown, labels = (torch.cat([values[:, part] for part in parts]) for values in (images, targets))
+    made = _local_gradient(observation, at, shown, labels, apply_clipping, differentiable)
+    return made.unflatten(0, (len(points), -1))
+
+
+def _of_each_step(
+    observation: Observation, images: Tensor, targets: Tensor, apply_clipping: bool, differentiable: bool
+) -> Tensor:
+    """The gradients (R, 2 P) of two steps, at the weights that signs tell."""
+    half, made = observation.examples // 2, []
+    for at, part in ((observation.weights, slice(0, half)), (at_second_step(observation), slice(half, None))):
+        made.append(_local_gradient(observation, at, images[:, part], targets[:, part], apply_clipping, differentiable))
+    return torch.cat(made, 1)
 
 
 def _points(observation: Observation) -> list[tuple[int, int]]:

@@ -38,7 +38,10 @@ def without_idle_coordinates(observation: Observation) -> Lean:
     They stay where something was read there, noise for example, since losses would be others; and for attackers who
     know more than the gradient, who reckon with every coordinate.
     """
-    told = (observation.noise, observation.prior, observation.simulation, observation.model.front)
+    told = (
+        observation.noise, observation.prior, observation.simulation, observation.model.front,
+        observation.optimizer.groups or None,  # of all weights
+    )  # fmt: skip
     found = observation.model.without_idle_weights() if all(one is None for one in told) else None
     if found is None:
         return as_it_is
@@ -331,17 +334,19 @@ class _ChunkRun:
 
     def run(self) -> Reconstruction:
         stages, done = self.attack.stages(self.whole), 0
-        settings = descent(self.attack.optimizer(), stages)
+        settings = descent(self.attack.optimizer(), stages, stages[0])
         optimizer = settings.start(self.position[self.rows])
         for number, stage in enumerate(stages):
+            was, settings = settings, descent(self.attack.optimizer(), stages, stage)
             # Adam goes on, its rate falls over all stages; curvatures that L-BFGS has seen were those of another loss.
-            if number and not isinstance(settings, Adam):
+            if number and (settings != was or not isinstance(settings, Adam)):
                 self._focus(self.wanted)
                 optimizer = settings.start(self.best[self.rows])
             self.enter(stage)
             self._descend(optimizer, range(done + 1, done + stage.iterations + 1))
             done += stage.iterations
-            if isinstance(settings, Adam) and not self.reason[self.active].eq(CAP).any():
+            same = number + 1 == len(stages) or descent(self.attack.optimizer(), stages, stages[number + 1]) == settings
+            if isinstance(settings, Adam) and same and not self.reason[self.active].eq(CAP).any():
                 break
         return self._result()
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from harness.attacks.adam import Adam
 from harness.attacks.lbfgs import LBFGS
+from harness.attacks.step_signs import by_signs, is_of_two, tells_both
 from harness.base.local_optimizer import Adaptive
 from harness.base.vectors import spread
 from harness.observation import Observation
@@ -29,6 +30,8 @@ _ALLOWED = 1.0
 _BLURRED, _SHARP, _STAGES = 10.0, 0.01, 24
 """Medians of |g| below which a gradient is blurred, in the first of so many stages and in the last."""
 _RATE = 0.1
+_NEARLY = 0.2
+"""Of the attack's own rate, where it goes on from what signs brought."""
 _TINY = 1e-30
 
 
@@ -41,17 +44,22 @@ class Stage:
         blur: of signs, see :func:`signs`; None where none are compared.
         allowed: error of each coordinate that is read, in root mean squares of all; None for what rounding leaves.
         path: whether local steps are taken at points that are known, before their own are.
+        both: whether the signs are of two steps, each at its own weights.
     """
 
     iterations: int
     blur: float | None = None
     allowed: float | None = None
     path: bool = False
+    both: bool = False
 
     def seen(self, observation: Observation) -> Observation:
         """The observation as this stage takes it."""
         if self.path:
             return replace(observation, update_model="path")
+        if self.both:
+            assert self.blur is not None
+            return by_signs(observation, self.blur)
         reading = observation.reading
         if reading is None or reading.adaptive is None:
             return observation
@@ -73,30 +81,41 @@ def stages_of(observation: Observation, iterations: int) -> list[Stage]:
     if adaptive is not None and readable(observation)[0]:
         return [replace(DESCENDED, iterations=iterations)]
     if adaptive is not None:
-        count = min(_STAGES, iterations)
-        ends = [stage * iterations // count for stage in range(count + 1)]
-        blurs = [_BLURRED * (_SHARP / _BLURRED) ** (stage / max(count - 1, 1)) for stage in range(count)]
-        return [Stage(end - begin, blur) for begin, end, blur in zip(ends, ends[1:], blurs, strict=False)]
+        return _sharpening(iterations)
     if observation.optimizer.is_plain or observation.update_model != "unroll" or iterations < 2:
         return [Stage(iterations)]
     if observation.local_steps > MOST_POINTS:
         return [Stage(iterations, path=True)]
+    if is_of_two(observation) and tells_both(observation)[0]:
+        first = iterations - iterations // 3
+        return [*(replace(one, both=True) for one in _sharpening(first)), Stage(iterations - first)]
     return [Stage(iterations // 2, path=True), Stage(iterations - iterations // 2)]
 
 
-def descent(usual: LBFGS | Adam, stages: list[Stage]) -> LBFGS | Adam:
-    """The optimizer of these stages: that of the attack, but for signs, whose loss has flat parts, one by signs."""
-    if stages[0].blur is None:
-        return usual
-    return Adam(sum(stage.iterations for stage in stages), _RATE, signed=True, decay="cosine")
+def _sharpening(iterations: int) -> list[Stage]:
+    """Signs that are blurred less and less."""
+    count = min(_STAGES, iterations)
+    ends = [stage * iterations // count for stage in range(count + 1)]
+    blurs = [_BLURRED * (_SHARP / _BLURRED) ** (stage / max(count - 1, 1)) for stage in range(count)]
+    return [Stage(end - begin, blur) for begin, end, blur in zip(ends, ends[1:], blurs, strict=False)]
+
+
+def descent(usual: LBFGS | Adam, stages: list[Stage], stage: Stage) -> LBFGS | Adam:
+    """The optimizer of one of these stages: that of the attack, but for signs, whose loss has flat parts, one by
+    signs."""
+    if stage.blur is not None:
+        return Adam(sum(one.iterations for one in stages if one.blur is not None), _RATE, signed=True, decay="cosine")
+    if stages[0].blur is not None and isinstance(usual, Adam):
+        return replace(usual, iterations=stage.iterations, learning_rate=_NEARLY * usual.learning_rate)
+    return usual
 
 
 def alike(observation: Observation) -> list[Tensor]:
     """Rows of an observation, those together that an attack spends its iterations on in the same way."""
     rows = torch.arange(observation.rows)
-    if adaptive_step(observation) is None:
+    if adaptive_step(observation) is None and not is_of_two(observation):
         return [rows]
-    read = readable(observation).cpu()
+    read = (tells_both if is_of_two(observation) else readable)(observation).cpu()
     return [part for part in (rows[read], rows[~read]) if len(part)]
 
 

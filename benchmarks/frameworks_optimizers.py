@@ -75,7 +75,7 @@ def built_in(source: str, repository: str = "", commit: str = "", file: str = ""
                 yield Built(repository, commit, file, node.lineno, told.value, "", "Keras")
         elif family is not None:
             given = _arguments(node, family)
-            missing = _missing(whole.rpartition(".")[2], node) if family == TORCH else ""
+            missing = _missing(whole.rpartition(".")[2], node, tree) if family == TORCH else ""
             name = whole.rpartition(".")[2]
             yield Built(repository, commit, file, node.lineno, name, "; ".join(given), family, missing)
 
@@ -117,10 +117,10 @@ def _arguments(node: ast.Call, family: str) -> list[str]:
     return [one for one in (*placed, *(named if family not in ("XGBoost", "scikit-learn") else ())) if len(one) < 80]
 
 
-def _missing(name: str, node: ast.Call) -> str:
+def _missing(name: str, node: ast.Call, tree: ast.AST) -> str:
     """Why a capture could not hold a torch optimizer; empty where it can."""
     groups = next((one.value for one in node.keywords if one.arg == "params"), node.args[0] if node.args else None)
-    if isinstance(groups, ast.Name) and "group" in groups.id:
+    if isinstance(groups, ast.Name) and "group" in groups.id and not _differ_in_rates(groups.id, tree):
         return "arguments of each group of parameters"
     if any(one.arg is None for one in node.keywords):
         return "arguments that are a table made elsewhere"
@@ -134,6 +134,17 @@ def _missing(name: str, node: ast.Call) -> str:
     except (UsageError, TypeError, ValueError) as problem:
         return str(problem).partition(";")[0]
     return ""
+
+
+def _differ_in_rates(name: str, tree: ast.AST) -> bool:
+    """Whether a file writes these groups of parameters down, with learning rates and weight decays alone."""
+    made = [
+        one.value for one in ast.walk(tree)
+        if isinstance(one, ast.Assign) and any(isinstance(to, ast.Name) and to.id == name for to in one.targets)
+    ]  # fmt: skip
+    tables = [table for one in made if isinstance(one, ast.List) for table in one.elts]
+    keys = {ast.unparse(key).strip("'") for table in tables if isinstance(table, ast.Dict) for key in table.keys if key}
+    return bool(keys) and len(made) == 1 and keys <= {"params", "lr", "weight_decay"}
 
 
 def _value(name: str, node: ast.expr) -> Any:

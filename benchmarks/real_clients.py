@@ -5,8 +5,10 @@
 MNIST, labels known; a client sends its weights after its local steps in single precision. ``before`` takes the update
 divided by the rate and the steps for a gradient (``avg``), whatever the optimizer. ``new`` is the strongest attack of
 those that the declared optimizer admits, with ``unroll`` of several steps: one rule for all rows, the quickest first,
-until one brings 0.95 back. With ``--quick`` the aim is enough, and ``before`` is left out. Every finished attack is a
-line of ``--out``; ``--resume`` takes those of as many victims from there. Rows whose expected value is 1 have to reach
+until one brings 0.95 back. With ``--quick`` the aim is enough, and ``before`` is left out. Before an attack it is told
+how long it takes: from the least, if every start is given up, to the most. Victims are attacked in parts, each a line
+of ``--out``, and ``--resume`` takes the lines of as many victims from there. ``--jobs`` shares a part among processes,
+which is faster than threads; ``--forecast`` attacks nothing. Rows whose expected value is 1 have to reach
 0.95, others their value less 0.12, and the mean of all rows the mean of the values. Rows of plain SGD at the same rate
 and at that times 1 - momentum stand below, for a comparison with momentum.
 """
@@ -25,7 +27,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from harness.attacks import ATTACKS, reconstructing, run_attack
+from harness.attacks import ATTACKS, Attack, reconstructing, run_attack
 from harness.base.building import build
 from harness.base.errors import UsageError
 from harness.base.local_optimizer import PLAIN
@@ -33,8 +35,10 @@ from harness.base.progress import progress
 from harness.datasets import data_root
 from harness.evaluation.attacking import at_once
 from harness.evaluation.observe import Scene, Stage
+from harness.evaluation.watching import between, early_iterations
 from harness.experiment import CellSettings, cell_settings
 from harness.observation import Observation
+from harness.parallel.crew import Crew, crew
 from harness.scoring.images import match, pairwise_mse
 from harness.scoring.success import STRICT_RMSE
 
@@ -43,6 +47,8 @@ MOMENTUM, ADAM = "sgd:lr=0.01,momentum=0.9", "adam:lr=0.001"
 SURE, SLACK = 0.95, 0.12
 # Of each victim, where several steps are played.
 STARTS = 4
+# Victims in a part, and iterations by which its time is forecast.
+PART, TIMED = 32, 2
 BEFORE = "before"
 
 
@@ -118,51 +124,96 @@ def as_a_gradient(observation: Observation) -> Observation:
     )  # fmt: skip
 
 
-def back(scene: Scene, images: Tensor) -> float:
-    """The share of images that came back."""
+def back(truth: Tensor, images: Tensor) -> float:
+    """The share of true images that came back."""
     made = torch.where(images.isfinite(), images, 0.5)
-    errors = pairwise_mse(scene.truth.images, made)
-    own = errors.gather(2, match(scene.truth.images, made)[..., None])
+    errors = pairwise_mse(truth, made)
+    own = errors.gather(2, match(truth, made)[..., None])
     return float((own.sqrt() <= STRICT_RMSE).double().mean())
+
+
+def forecast(name: str, arguments: dict[str, object], seen: Observation, chunk: int, jobs: int) -> tuple[float, float]:
+    """Seconds that an attack takes at least, if every start is given up, and at most, by some iterations of a part.
+
+    Raises:
+        UsageError: it is impossible.
+    """
+    attack = reconstructing(build(ATTACKS, name, arguments))
+    if attack.closed_form:
+        return 0.0, 0.0
+    few = seen.take(torch.arange(min(PART // jobs, seen.rows)))
+    begun = reconstructing(build(ATTACKS, name, arguments | {"max_iterations": TIMED}))
+    run_attack(begun, few.take(torch.arange(2)), chunk)  # what is only done once
+    began = time.perf_counter()
+    run_attack(begun, few, chunk)
+    each = (time.perf_counter() - began) / TIMED * seen.rows / few.rows / jobs
+    return each * early_iterations(attack), each * attack.max_iterations
 
 
 @dataclass(frozen=True)
 class Table:
-    """Finished attacks, in a file of lines."""
+    """Finished attacks, in a file of lines; each of all victims, or of a part of them that begins with ``first``."""
 
     file: Path
     victims: int
-    done: dict[tuple[str, str], float | None]
+    done: dict[tuple[str, str, int | None], float | None]
+    everyone: Crew
+    jobs: int
+    only_forecast: bool = False
 
     @classmethod
-    def of(cls, file: Path, victims: int, resume: bool) -> "Table":
+    def of(cls, asked: argparse.Namespace, everyone: Crew) -> "Table":
         """An empty one, or where it goes on what the file has of so many victims."""
-        lines = file.read_text().splitlines() if resume and file.exists() else []
-        if not resume:
+        file: Path = asked.out
+        lines = file.read_text().splitlines() if asked.resume and file.exists() else []
+        if not asked.resume and not asked.forecast:
             file.write_text("")
-        known = [one for one in map(json.loads, lines) if one["victims"] == victims]
-        return cls(file, victims, {(one["row"], one["attack"]): one["back"] for one in known})
+        known = [one for one in map(json.loads, lines) if one["victims"] == asked.victims]
+        done = {(one["row"], one["attack"], one.get("first")): one["back"] for one in known}
+        return cls(file, asked.victims, done, everyone, asked.jobs, asked.forecast)
 
     def share(self, row: Row, name: str, arguments: dict[str, object], scene: Scene, seen: Observation) -> float | None:
         """What comes back by an attack; None where it is impossible, which is told."""
         starts = f" x{arguments['restarts']}" if "restarts" in arguments else ""
         attacked = f"{name}{starts}" if seen is scene.observation else BEFORE
-        if (str(row), attacked) in self.done:
-            return self.done[str(row), attacked]
+        if (str(row), attacked, None) in self.done:
+            return self.done[str(row), attacked, None]
         attack, began = reconstructing(build(ATTACKS, name, arguments)), time.perf_counter()
-        found, why = None, ""
+        found, why = list[float](), ""
         try:
             chunk = at_once(attack, seen, self.victims, settings_of(row, self.victims))
+            waiting = [first for first in range(0, seen.rows, PART) if (str(row), attacked, first) not in self.done]
+            if waiting:
+                takes = [
+                    one * len(waiting) * PART / seen.rows for one in forecast(name, arguments, seen, chunk, self.jobs)
+                ]
+                print(f"  {row}: {attacked} takes {between(*takes)}", flush=True)
+            if self.only_forecast:
+                return None
             with progress(f"{row}: {attacked}", seen.rows, "victims") as bar:
-                found = back(scene, run_attack(attack, seen, chunk, progress=bar.advance).images)
+                for first in range(0, seen.rows, PART):
+                    found.append(self._part(row, attacked, attack, scene, seen, first, chunk))
+                    bar.advance(min(PART, seen.rows - first))
         except UsageError as error:
             why = f": {error}"
-        seconds = time.perf_counter() - began
-        line = {"row": str(row), **asdict(row), "attack": attacked, "victims": self.victims, "back": found}
+        told = f"{fmean(found):.2f}" if found else "impossible"
+        print(f"  {row}: {attacked} {told} in {time.perf_counter() - began:.0f} s{why}", flush=True)
+        return fmean(found) if found else None
+
+    def _part(
+        self, row: Row, attacked: str, attack: Attack, scene: Scene, seen: Observation, first: int, chunk: int
+    ) -> float:
+        """What comes back of the victims from ``first`` on."""
+        known = self.done.get((str(row), attacked, first))
+        if known is not None:
+            return known
+        began, rows = time.perf_counter(), torch.arange(first, min(first + PART, seen.rows))
+        made = self.everyone.attack(attack, seen.take(rows), chunk)
+        found = back(scene.truth.images[rows], made.images)
+        line = {"row": str(row), **asdict(row), "attack": attacked, "victims": self.victims, "first": first}
         with self.file.open("a") as file:
-            file.write(json.dumps(line | {"seconds": round(seconds, 1)}) + "\n")
-        told = "impossible" if found is None else f"{found:.2f}"
-        print(f"  {row}: {attacked} {told} in {seconds:.0f} s{why}", flush=True)
+            seconds = round(time.perf_counter() - began, 1)
+            file.write(json.dumps(line | {"back": found, "seconds": seconds}) + "\n")
         return found
 
 
@@ -199,14 +250,27 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--rows", default="", help="only those whose name has this")
     parser.add_argument("--quick", action="store_true", help="leave out what reaches no aim, and before")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
+    parser.add_argument("--forecast", action="store_true", help="attack nothing: tell how long each attack takes")
     asked = parser.parse_args()
-    stage, table = Stage(data_root(None), asked.victims), Table.of(asked.out, asked.victims, asked.resume)
+    with crew(asked.jobs, 1 if asked.jobs > 1 else None, []) as everyone:
+        print_rows(asked, Table.of(asked, everyone))
+
+
+def print_rows(asked: argparse.Namespace, table: Table) -> None:
+    """Attack every row that is asked for."""
+    stage = Stage(data_root(None), asked.victims)
     rows = [row for row in (*ROWS, *LENET_WITH_MOMENTUM, *PLAINLY) if asked.rows in str(row)]
     found: dict[Row, tuple[str, float]] = {}
     for row in rows:
         enough = SURE if row.aim is None or not asked.quick else row.aim
-        found[row] = max(shares(row, stage, table, enough), key=lambda one: one[1])
+        made = list(shares(row, stage, table, enough))
+        if asked.forecast:
+            continue
+        found[row] = max(made, key=lambda one: one[1])
         print(line_of(row, found[row], None), flush=True)
+    if asked.forecast:
+        return
     lines = [line_of(row, found[row], None if asked.quick else before(row, stage, table)) for row in rows]
     print("\n| client | before | new | by | expected | aim |\n|---|---|---|---|---|---|")
     print("\n".join(lines))

@@ -16,14 +16,15 @@ from torch import Tensor
 from harness.base.building import one_line
 from harness.base.errors import UsageError, safe
 from harness.base.ranges import Count, NonNegative, Positive
+from harness.base.weight_groups import Groups, groups_of_text, of_each, text_of_groups
 
 Remembered = dict[str, Tensor]
 """What an optimizer keeps from step to step, each (N, P); empty at the beginning of a round."""
 
 _BelowOne = Annotated[float, Field(ge=0, lt=1)]
 _Name = Literal["sgd", "adam", "adamw", "rmsprop"]
-# What a training loop does around its optimizer; no argument of torch's.
-_AROUND = {"clip_grad_norm", "schedule", "accumulate", "accumulate_sum", "fedprox", "loss_scale"}
+# What a training loop does around its optimizer, and what it gives it; no argument of torch's.
+_AROUND = {"clip_grad_norm", "schedule", "accumulate", "accumulate_sum", "fedprox", "loss_scale", "groups"}
 _COMMON = {"weight_decay"} | _AROUND
 _ARGUMENTS: dict[_Name, set[str]] = {
     "sgd": _COMMON | {"momentum", "dampening", "nesterov"}, "adam": _COMMON | {"betas", "eps"},
@@ -43,6 +44,8 @@ _PRECISION = 1e-4
 _MOST_STEPS = 250_000
 # Weights that decay by rate * decay diverge from 2 on, with momentum near 1 from 4 on.
 _PULL = 4.0
+# Shares of steps differ by less where they differ by rounding.
+_SAME = 1e-12
 # What clip_grad_norm_ adds to the norm.
 _CLIPPED = 1e-6
 
@@ -64,6 +67,8 @@ class LocalOptimizer(BaseModel):
         accumulate_sum: whether it is their sum instead, k times as much.
         fedprox: mu of FedProx, whose loss has mu / 2 times the squared distance to the weights before the round.
         loss_scale: what the loss is of the mean cross-entropy of its batch: its size, where ``reduction="sum"``.
+        groups: of weights with a learning rate and a weight decay of their own, over all weights; () where they have
+            none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -82,6 +87,7 @@ class LocalOptimizer(BaseModel):
     accumulate_sum: bool = False
     fedprox: NonNegative = 0.0
     loss_scale: Positive = 1.0
+    groups: Groups = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -90,7 +96,13 @@ class LocalOptimizer(BaseModel):
             return given
         name = str(given.get("name", "sgd")).lower()
         told = {key: one for key, one in given.items() if not is_usual(name, key, one)}
-        return {"weight_decay": _DECAY.get(name, 0.0)} | told | {"name": name}
+        usual = 0.0 if told.get("groups") else _DECAY.get(name, 0.0)
+        return {"weight_decay": usual} | told | {"name": name}
+
+    @field_validator("groups", mode="before")
+    @classmethod
+    def _in_runs(cls, given: Any) -> Any:
+        return groups_of_text(given) if isinstance(given, str) else given
 
     @field_validator("betas", "schedule", mode="before")
     @classmethod
@@ -104,6 +116,8 @@ class LocalOptimizer(BaseModel):
         foreign = [name for name in changed if name not in _ARGUMENTS[self.name]]
         if foreign:
             raise ValueError(f"{self.name} has no {foreign[0]}; it has {', '.join(sorted(_ARGUMENTS[self.name]))}")
+        if self.groups and self.weight_decay:
+            raise ValueError("groups have a weight_decay each; leave out the one beside them")
         if self.nesterov and (not self.momentum or self.dampening):
             raise ValueError("nesterov needs momentum above 0 and no dampening")
         if self.accumulate_sum and self.accumulate == 1:
@@ -116,7 +130,10 @@ class LocalOptimizer(BaseModel):
 
     def require_rate(self, rate: float, steps: int) -> None:
         """Raises ValueError: what pulls the weights back is so strong that it throws them further away each time."""
-        most, pulls = max([rate, *(self.schedule or ())]), {"weight_decay": self.weight_decay, "fedprox": self.fedprox}
+        most = max([rate, *(self.schedule or ())])
+        decays = [self.weight_decay, *(factor * decay for _, factor, decay in self.groups)]
+        fastest = max([1.0, *(factor for _, factor, _ in self.groups)])
+        pulls = {"weight_decay": max(decays), "fedprox": self.fedprox * fastest}
         for name, pull in pulls.items() if self.name in ("sgd", "adamw") else ():
             if pull * most >= _PULL and (name, steps) != ("fedprox", 1):
                 raise ValueError(
@@ -140,7 +157,9 @@ class LocalOptimizer(BaseModel):
         """As an option has it: ``adam:weight_decay=0.01``; arguments at torch's defaults are left out."""
         usual = LocalOptimizer(name=self.name)
         told = {name: getattr(self, name) for name in sorted(_ARGUMENTS[self.name])}
-        changed = [(name, value) for name, value in told.items() if value != getattr(usual, name)]
+        usual_decay = 0.0 if self.groups else usual.weight_decay
+        differ = told | ({"weight_decay": usual.weight_decay} if self.weight_decay == usual_decay else {})
+        changed = [(name, value) for name, value in differ.items() if value != getattr(usual, name)]
         return ":".join([self.name, ",".join(f"{name}={_written(value)}" for name, value in changed)]).rstrip(":")
 
     @property
@@ -156,7 +175,8 @@ class LocalOptimizer(BaseModel):
     @property
     def first_step(self) -> "Adaptive | None":
         """What the first step of an adaptive class makes of a gradient; None where decay or a clip is mixed into it."""
-        if self.name == "sgd" or self.clip_grad_norm or not self.eps or (self.weight_decay and self.name != "adamw"):
+        decays = self.weight_decay or any(decay for _, _, decay in self.groups)
+        if self.name == "sgd" or self.clip_grad_norm or not self.eps or (decays and self.name != "adamw"):
             return None
         # A gradient times k over an eps is the gradient over an eps / k.
         return Adaptive((1 - self.alpha) ** 0.5 if self.name == "rmsprop" else 1.0, self.eps / self.gain)
@@ -184,8 +204,17 @@ class LocalOptimizer(BaseModel):
             return update + rate * self.momentum**2 * before
         return (update + rate * self.momentum * before) / (1 - self.dampening)
 
+    def of_groups(self) -> "list[tuple[int, float, LocalOptimizer]]":
+        """Of each of its groups how many weights, the multiple of the learning rate, and the optimizer by itself."""
+        return [
+            (count, factor, self.model_copy(update={"groups": (), "weight_decay": decay}))
+            for count, factor, decay in self.groups
+        ]
+
     def way(self, steps: int, rate: float) -> list[float]:
         """Which share of the whole way lies behind each of L steps, if all gradients were alike."""
+        if self.groups:
+            return self.model_copy(update={"groups": ()}).way(steps, rate)
         gradient, memory = torch.ones(1, 1, dtype=torch.float64), Remembered()
         here, behind = torch.zeros(1, 1, dtype=torch.float64), list[float]()
         for _ in range(steps):
@@ -224,10 +253,13 @@ class LocalOptimizer(BaseModel):
             norm = gradient.norm(dim=-1, keepdim=True)
             gradient = gradient * (self.clip_grad_norm / (norm + _CLIPPED)).clamp(max=1.0)
         decay = self.weight_decay * weights if self.weight_decay else None
+        if any(one for _, _, one in self.groups):
+            decay = of_each(self.groups, [one for _, _, one in self.groups], weights) * weights
         if decay is not None and self.name != "adamw":
             gradient = gradient + decay
         made, memory = (self._of_sgd if self.name == "sgd" else self._adaptive)(gradient, memory)
-        return (made + decay if decay is not None and self.name == "adamw" else made), memory
+        made = made + decay if decay is not None and self.name == "adamw" else made
+        return (made * of_each(self.groups, [one for _, one, _ in self.groups], made) if self.groups else made), memory
 
     def _of_sgd(self, gradient: Tensor, memory: Remembered) -> tuple[Tensor, Remembered]:
         if not self.momentum:
@@ -269,6 +301,8 @@ def is_usual(name: str, key: str, value: Any) -> bool:
 
 
 def _written(value: Any) -> str:
+    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        return text_of_groups(value)
     return "/".join(f"{one}" for one in value) if isinstance(value, tuple) else f"{value}".lower()
 
 
@@ -363,6 +397,7 @@ class UpdateReading:
         kept: the part of the weights before the round that lies in the update (weight decay); it is taken away.
         adaptive: of a single step of Adam and its like, whose gradient is read off each coordinate.
         sent_as: what the weights after it were sent in, where that is coarser than float32: ``float16``, ``bfloat16``.
+        groups: of weights with a rate of their own: how many, what theirs is of ``rate``, and what is kept of them.
     """
 
     steps: int
@@ -371,6 +406,7 @@ class UpdateReading:
     kept: float = 0.0
     adaptive: "Adaptive | None" = None
     sent_as: str | None = None
+    groups: tuple[tuple[int, float, float], ...] = ()
 
     @property
     def noise_shares(self) -> tuple[float, ...] | None:
@@ -384,8 +420,9 @@ class UpdateReading:
 
     def gradient(self, update: Tensor, weights: Tensor) -> Tensor:
         """What an update (R, P) says of the gradient, given the weights (R, P) before it."""
-        moved = update - self.kept * weights.to(update) if self.kept else update
-        made = moved / (-self.rate * self.steps)
+        kept = self._of_decay(update)
+        moved = update if kept is None else update - kept * weights.to(update)
+        made = moved / (-self._rate(update) * self.steps)
         return made if self.adaptive is None else self.adaptive.gradient(made, self._rounded(weights))
 
     def certainty(self, gradient: Tensor, weights: Tensor, least: float = _PRECISION) -> Tensor | None:
@@ -415,13 +452,25 @@ class UpdateReading:
         """Deviation of what rounding of weights leaves in the mean of the steps, in units of a step over the rate."""
         dtype = weights.dtype if self.sent_as is None else getattr(torch, self.sent_as)
         # No weight of an adaptive step is nearer to zero than the step.
-        size = weights.abs() if self.adaptive is None else weights.abs().clamp_min(self.rate)
-        return spacing(size, dtype).double() / (self.rate * self.steps * 12**0.5)
+        size = weights.abs() if self.adaptive is None else weights.abs().clamp_min(self._rate(weights))
+        return spacing(size, dtype).double() / (self._rate(weights.double()) * self.steps * 12**0.5)
+
+    def _rate(self, like: Tensor) -> Any:
+        """What an update like this one is divided by, for each step: one number, or (P,) of groups."""
+        if not self.groups:
+            return self.rate
+        return of_each(self.groups, [self.rate * factor for _, factor, _ in self.groups], like)
+
+    def _of_decay(self, like: Tensor) -> Any:
+        """The part of the weights before: one number, or (P,) of groups; None where there is none."""
+        if any(kept for _, _, kept in self.groups):
+            return of_each(self.groups, [kept for _, _, kept in self.groups], like)
+        return self.kept or None
 
     def update(self, gradient: Tensor, weights: Tensor) -> Tensor:
         """The update (R, P) that is read so."""
-        moved = gradient * (-self.rate * self.steps)
-        return moved + self.kept * weights if self.kept else moved
+        moved, kept = gradient * (-self._rate(gradient) * self.steps), self._of_decay(gradient)
+        return moved if kept is None else moved + kept * weights
 
 
 @dataclass(frozen=True)
@@ -479,6 +528,8 @@ def reading_of(
 def _reading_of(optimizer: LocalOptimizer, steps: int, rate: float, changed: bool) -> UpdateReading:
     if optimizer.is_plain:
         return UpdateReading(steps, rate, (1.0,) * steps)
+    if optimizer.groups:
+        return _reading_of_groups(optimizer, steps, rate, changed)
     if not optimizer.is_linear:
         adaptive = None if steps > 1 or changed else optimizer.first_step
         if adaptive is None:
@@ -490,6 +541,26 @@ def _reading_of(optimizer: LocalOptimizer, steps: int, rate: float, changed: boo
         return UpdateReading(steps, rate, None)
     mean = -sum(weights) / steps
     return UpdateReading(steps, mean, tuple(-one / mean for one in weights), kept)
+
+
+def _reading_of_groups(optimizer: LocalOptimizer, steps: int, rate: float, changed: bool) -> UpdateReading:
+    """Of groups each as by itself; no sum of gradients where a step weighs more in one than in another."""
+    alone = [
+        (count, factor, _reading_of(one, steps, rate * factor, changed)) for count, factor, one in optimizer.of_groups()
+    ]
+    _, factor, first = alone[0]
+    shares = first.shares
+    if changed or shares is None or not all(_alike(shares, one.shares) for _, _, one in alone):
+        return UpdateReading(steps, rate, None)
+    usual = first.rate / factor
+    return replace(
+        first, rate=usual, kept=0.0, groups=tuple((count, one.rate / usual, one.kept) for count, _, one in alone)
+    )
+
+
+def _alike(shares: tuple[float, ...], others: tuple[float, ...] | None) -> bool:
+    """Whether these are the same but for rounding."""
+    return others is not None and all(abs(one - other) < _SAME for one, other in zip(shares, others, strict=True))
 
 
 @lru_cache(maxsize=256)

@@ -19,8 +19,9 @@ from torch.optim import Optimizer
 from harness.base.building import one_line
 from harness.base.errors import UsageError, in_one_line
 from harness.base.local_optimizer import with_rate
+from harness.base.random_layers import random_layer
 from harness.base.words import PAD
-from harness.capture.watch import Watch, are_tokens
+from harness.capture.watch import Watch, are_tokens, random_said
 from harness.judging.capture import (
     OF_TEXTS,
     TOKENIZER,
@@ -86,6 +87,7 @@ class Round:
 
     def __init__(self, folder: Path | str, strict: bool = False) -> None:
         self.folder, self.over, self._strict, self._own = Path(folder), False, strict, False
+        self._doubt = ""
         self._lock = FileLock(self.folder / ".lock", blocking=False, thread_local=False)
 
     def __enter__(self) -> "Round":
@@ -101,6 +103,10 @@ class Round:
             except Timeout as problem:
                 raise UsageError(
                     f"another client is being captured in {str(self.folder)!r}; give each a folder of its own"
+                ) from problem
+            except OSError as problem:
+                raise UsageError(
+                    f"its folder {str(self.folder)!r} cannot be written ({problem.strerror}); name another"
                 ) from problem
             self._own = True
             mark_not_captured(self.folder, UNFINISHED)
@@ -123,6 +129,17 @@ class Round:
             with suppress(Exception):
                 mark_not_captured(self.folder, reason)
         self._tell(reason)
+
+    def doubt(self, reason: str) -> None:
+        """Say now why there will be no capture that can be judged; the arrays are kept all the same.
+
+        Raises:
+            UsageError: with ``strict``.
+        """
+        if self._strict:
+            raise UsageError(reason)
+        self._tell(reason)
+        self._doubt = reason
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -159,7 +176,8 @@ class Round:
             write_capture(self.folder, record, before, tokenizer=tokenizer, **named)
             self.over = True
             if isinstance(record, NotCaptured):
-                self._tell(str(record.not_captured))
+                if record.not_captured != self._doubt:
+                    self._tell(str(record.not_captured))
                 if self._strict:
                     raise UsageError(str(record.not_captured))
 
@@ -176,6 +194,8 @@ def _with_tokenizer(given: Mapping[str, Any]) -> tuple[dict[str, Any], Path | No
 
 def _problems(watch: Watch, given: Mapping[str, Any]) -> list[str]:
     """What keeps a training from being captured; what is merely taken for granted is told."""
+    for note in watch.told:
+        log.warning("harness: %s", note)
     doubts = [(fact, doubt) for fact, doubt in watch.unsure.items() if fact not in given]
     if doubts:
         log.warning("harness: %s; give %s if it is not so", "; ".join(doubt for _, doubt in doubts),
@@ -268,6 +288,11 @@ def captured(
             _require_possible(network, optimizer, scheduler, given)
             before = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
             _tell_of_adapters(network)
+            layer = random_layer(network)
+            if layer is not None and by_hand:
+                log.warning("harness: %s", random_said(layer))
+            elif layer is not None:
+                round_.doubt(random_said(layer))
         with nullcontext() if by_hand or round_.over else Watch(network, loader) as watch:
             yield watched
         if by_hand:
@@ -286,7 +311,13 @@ def _require_possible(network: nn.Module, optimizer: object, scheduler: Any, giv
     if isinstance(optimizer, Optimizer):
         own: Any = getattr(optimizer, "original_optimizer", optimizer)  # inside Opacus's
         known["optimizer"] = {name: one for name, one in facts_of(own).items() if name != "lr" or one}  # warm-up
-        known |= {"state": "carried"} if any(own.state.values()) else {}
+        if any(own.state.values()):
+            known["state"] = "carried"
+            if max(given.get("local_steps") or 1, given.get("epochs") or 1) > 1:
+                raise UsageError(
+                    "the optimizer's state was carried over from an earlier round, which several local steps do not "
+                    "tell; make a new optimizer for the captured round"
+                )
         if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
             raise UsageError("the scheduler is of another optimizer; give the one whose learning rate it sets")
     require_facts(known | dict(given))

@@ -23,15 +23,21 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from harness.base.errors import UsageError, in_one_line
+from harness.base.random_layers import random_layer
 from harness.capture.batches import Loader, batches_of, loader_of
 from harness.capture.clips import Clips
 from harness.capture.losses import MEND, facts_of_losses, kind_of, near_of, seen_of, share_of
-from harness.judging.capture import Declared, facts_of
+from harness.judging.capture import Declared, facts_of, own_groups
 
 # What libraries wrap around a network, as its only part.
 _WRAPPERS = {
     "OptimizedModule", "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "GradSampleModule",
 }  # fmt: skip
+
+
+_NORM = nn.modules.batchnorm._NormBase
+# How much ratios of learning rates may be off by rounding.
+_ALIKE = 1e-6
 
 
 @dataclass
@@ -65,12 +71,18 @@ class _Pass:
 
 @dataclass
 class _Network:
-    """A network that may be the client's, and what went through it; ``reads``: texts did."""
+    """A network that may be the client's, and what went through it; ``reads``: texts did.
+
+    ``still``: buffers as they were, but for those of BatchNorm, which are known to follow the batches. ``random``: the
+    name of a layer that was random.
+    """
 
     module: nn.Module
+    still: dict[str, Tensor] = field(default_factory=dict)
     image_shape: tuple[int, ...] | None = None
     classes: int | None = None
     reads: bool = False
+    random: str | None = None
     waiting: list[_Pass] = field(default_factory=list)
     all: list[_Pass] = field(default_factory=list)
     made: list[list[_Pass]] = field(default_factory=list)
@@ -90,6 +102,7 @@ class _Network:
         self.reads = self.reads or are_tokens(images)
         if not trained:
             return
+        self.random = self.random or random_layer(self.module)
         one = _Pass(len(images))
         self.waiting.append(one)
         self.all.append(one)
@@ -110,15 +123,40 @@ class _Network:
             self.steps.append(tuple(one.examples for one in made))
         self.waiting.clear()
 
+    @property
+    def moved(self) -> str | None:
+        """The name of a buffer that is not as it was; None of none."""
+        now = dict(self.module.named_buffers())
+        return next((name for name, was in self.still.items() if name in now and not _equal(now[name], was)), None)
+
     def _dropped(self) -> bool:
         """Whether the gradients of all earlier passes are gone, or are none that a step is taken with."""
         made = [one.grad for one in self.module.parameters() if one.grad is not None]
         return not any(bool(one.any()) for one in made) or not all(bool(one.isfinite().all()) for one in made)
 
 
+def _still_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Copies of a network's buffers, but for those of layers that follow the batches."""
+    follow = {name for name, layer in module.named_modules() if isinstance(layer, _NORM)}
+    named = ((name, one) for name, one in module.named_buffers() if name.rpartition(".")[0] not in follow)
+    return {name: one.detach().clone() for name, one in named}
+
+
+def _equal(now: Tensor, was: Tensor) -> bool:
+    return now.shape == was.shape and torch.equal(now.detach().nan_to_num().to(was), was.nan_to_num())
+
+
 def are_tokens(values: Tensor) -> bool:
     """Whether a batch is of token numbers (B, T)."""
     return values.dim() == 2 and not values.is_floating_point()
+
+
+def random_said(layer: str) -> str:
+    """Say why a network with a random layer is not captured."""
+    return (
+        f"its layer {layer!r} drops out units, and nobody learns which; set its p to 0, or call its eval(), in the "
+        "captured round"
+    )
 
 
 def _safe(look: Callable[[Tensor], Any]) -> Callable[[Tensor], None]:
@@ -159,6 +197,7 @@ class Watch:
         self.carried = False
         self.unsure: dict[str, str] = {}
         self.unlike: dict[str, str] = {}
+        self.told: list[str] = []
         self._given = network
         self._asked = None if loader is None else (id(getattr(loader, "batch_sampler", None)), _facts_of_loader(loader))
         # By the sampler of their batches, which is kept so that it stays this one's name.
@@ -168,6 +207,8 @@ class Watch:
         self._thread = None if everywhere else threading.get_ident()
         self._networks: dict[int, _Network] = {}
         self._optimizers: list[tuple[Optimizer, dict[str, Any] | None]] = []
+        # How the groups of the first differ from each other, which stays so.
+        self._apart: list[tuple[float, Any]] = []
         self._handles: list[Any] = []
         self._trained: set[int] = set()
         self._private: Any = None
@@ -251,6 +292,7 @@ class Watch:
         if id(module) in self._networks:
             return
         network = self._networks[id(module)] = _Network(module)
+        self._safely(lambda: network.still.update(_still_buffers(module)))
 
         def look(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], made: Any) -> None:
             if torch.compiler.is_compiling() or not torch.is_grad_enabled():
@@ -289,6 +331,7 @@ class Watch:
         if counts:
             now = facts_of(optimizer)
             self.rates.append(now["lr"])
+            self._compare_groups(optimizer)
             for one in self._drawn.values():
                 one.used = len(one.places or ())
             if now | {"lr": 0} != first | {"lr": 0}:
@@ -300,6 +343,22 @@ class Watch:
         scale = _scale() if counts else 1.0
         for network in self._networks.values():
             network.stepped(counts, scale)
+
+    def _compare_groups(self, optimizer: Optimizer) -> None:
+        """Groups of parameters may have learning rates of their own, which a schedule scales alike."""
+        if len(optimizer.param_groups) == 1 or not any(one["lr"] for one in optimizer.param_groups):
+            return
+        first = float(optimizer.param_groups[0]["lr"])
+        apart = [(float(one["lr"]) / (first or 1.0), one.get("weight_decay")) for one in optimizer.param_groups]
+        if not first or not all(rate for rate, _ in apart):
+            self._tell("a group of parameters has learning rate 0; freeze it (requires_grad_(False)) and leave it out")
+        self._apart = self._apart or apart
+        if len(apart) != len(self._apart) or any(
+            abs(rate / was - 1) > _ALIKE or decay != before
+            for (rate, decay), (was, before) in zip(apart, self._apart, strict=True)
+            if was
+        ):
+            self._tell("learning rates of groups of parameters changed apart; scale them alike, or keep them")
 
     def facts(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """The facts of a capture that were seen; what could not be told is in ``problems``.
@@ -322,6 +381,9 @@ class Watch:
             found |= {"state": "carried"} if self.carried else {}
             if network is not None:
                 found["frozen"] = _frozen(network.module, optimizer)
+                found |= self._of_groups(network.module, optimizer, rate)
+            elif any((one, two) != self._apart[0] for one, two in self._apart):
+                self._tell("its network was not seen, whose groups of parameters have arguments of their own")
         if network is not None:
             read = {"model": name_of(network.module), "image_shape": network.image_shape, "classes": network.classes}
             found |= {name: value for name, value in read.items() if value is not None}
@@ -330,11 +392,30 @@ class Watch:
             found |= self._of_privacy(self._private)
         else:
             found |= self._clips.facts(self.unsure)
+        if network is not None:
+            self._look_within(network)
         steps = [()] * len(self.rates) if network is None else network.steps
         found |= batches_of(steps, self._loaders(), self._tell) if steps else {}
         if not self.rates and not self.problems:
             self._tell("no optimizer of torch took a step in it; train in the captured part, or give all facts")
         return found | ({} if network is None else self._of_losses(network))
+
+    def _look_within(self, network: _Network) -> None:
+        """What a network does beside its function of weights and examples."""
+        if network.random is not None:
+            self._tell(random_said(network.random))
+        moved = network.moved
+        if moved is not None:
+            self.told.append(f"its network changes its buffer {moved!r} as it trains; attacks keep it as it was")
+
+    def _of_groups(self, module: nn.Module, optimizer: Optimizer, rate: float) -> dict[str, Any]:
+        """Groups of parameters with arguments of their own, with rates as beside the optimizer's first above 0."""
+        now = float(optimizer.param_groups[0]["lr"])
+        groups = own_groups(optimizer, bare(module).named_parameters())
+        for one in groups:
+            if "learning_rate" in one and now:
+                one["learning_rate"] *= rate / now
+        return {"groups": groups} if groups else {}
 
     def _loaders(self) -> list[Loader]:
         """Whose batches may be the client's: the one that is given, else all in use at the first step."""

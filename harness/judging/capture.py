@@ -42,6 +42,7 @@ from harness.base.local_optimizer import (
     with_rate,
 )
 from harness.base.ranges import Clip, Count, CountOrNone, Delta, Finite, NonNegative, Positive
+from harness.base.weight_groups import groups_of_tensors
 from harness.base.words import BITS, TextShape
 from harness.results.arrays import ENDINGS, MEND, MEND_TRUTH, StoredArrays, other_beside
 from harness.results.atomic import remove_plain, write_atomic
@@ -101,6 +102,10 @@ class Declared(BaseModel):
 _BESIDE = ("schedule", "accumulate", "accumulate_sum", "fedprox", "clip_grad_norm", "loss_scale")
 
 
+# What somebody may say of a loss, of which none is played.
+_LOSSES = ("label_smoothing", "class_weights")
+
+
 def _three_sides(given: Any) -> Any:
     if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != 3:
         raise ValueError("write [channels, height, width], such as [1, 28, 28]")
@@ -114,6 +119,21 @@ def _coarser(given: Any) -> Any:
 
 def _usual(name: str) -> Any:
     return LocalOptimizer.model_fields[name].default
+
+
+class OwnGroup(BaseModel):
+    """Weights that the optimizer trained with a learning rate or a weight decay of their own.
+
+    Attributes:
+        parameters: names, as in the ``state_dict``.
+        learning_rate, weight_decay: None for the optimizer's. A schedule scales all learning rates alike.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    parameters: Annotated[tuple[str, ...], Field(min_length=1)]
+    learning_rate: Positive | None = None
+    weight_decay: NonNegative | None = None
 
 
 class CaptureRecord(BaseModel):
@@ -146,6 +166,7 @@ class CaptureRecord(BaseModel):
         fedprox: mu of FedProx.
         loss_scale: what the loss of a batch is of its mean cross-entropy: the batch's size, where ``reduction="sum"``.
         clip_grad_norm: C, down to which each step's gradient was scaled.
+        groups: of weights with a learning rate or a weight decay of their own; others have the optimizer's.
         state: of the optimizer at the start: ``new``, or ``carried`` over from an earlier round: what that left is
             taken away where it is known (``harness/judging/carried.py``).
         dtype: of the numbers that were sent, where it is coarser than float32.
@@ -179,6 +200,7 @@ class CaptureRecord(BaseModel):
     fedprox: NonNegative = 0.0
     loss_scale: Positive = 1.0
     clip_grad_norm: Positive | None = None
+    groups: tuple[OwnGroup, ...] = ()
     state: Literal["new", "carried"] = "new"
     dtype: Annotated[Literal["float16", "bfloat16"] | None, BeforeValidator(_coarser)] = None
     drop_last: bool | None = None
@@ -192,6 +214,15 @@ class CaptureRecord(BaseModel):
     client: Annotated[str, Field(coerce_numbers_to_str=True)] | None = None
     round: CountOrNone = 0
     first_round: Literal[0, 1] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_loss_that_is_played(cls, given: Any) -> Any:
+        """Attacks play the mean cross-entropy, and say so of what people may add to it."""
+        named = next((name for name in _LOSSES if given.get(name)), None) if isinstance(given, Mapping) else None
+        if named is not None:
+            raise ValueError(f"{named} makes a loss that no attack plays; capture a round with the mean cross-entropy")
+        return given
 
     @model_validator(mode="before")
     @classmethod
@@ -265,11 +296,18 @@ class CaptureRecord(BaseModel):
 
     @model_validator(mode="after")
     def _facts_agree(self) -> "CaptureRecord":
+        named = [name for group in self.groups for name in group.parameters]
+        twice = next((name for name in named if named.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{twice!r} is in groups twice; leave it in one of them")
+        if self.groups and self.optimizer == MOMENTUM:
+            raise ValueError('groups need the optimizer\'s arguments: {"name": "SGD", ...}')
         if self.optimizer != MOMENTUM:
             optimizer_of(self.optimizer).require_steps(self.local_steps)
             optimizer_of(self.optimizer).require_rate(self.learning_rate, self.local_steps)
         known = PLAIN if self.optimizer == MOMENTUM else optimizer_of(self.optimizer)
-        told = known.name == "sgd" and known.momentum and self.local_steps == 1 and self.client is not None
+        alone = self.local_steps == 1 and self.client is not None and not self.groups
+        told = known.name == "sgd" and known.momentum and alone
         if self.state == "carried" and not told and (self.optimizer == MOMENTUM or known.is_stateful):
             raise ValueError(
                 f"the state of {known.name} was carried over from an earlier round; make a new optimizer for the "
@@ -310,6 +348,30 @@ class CaptureRecord(BaseModel):
                 "schedule": tuple(self.rate if step == place else one * times for step, one in enumerate(made.schedule))
             }
         )
+
+    def with_groups(self, names: Sequence[str], sizes: Sequence[int]) -> "CaptureRecord":
+        """Return a record whose optimizer knows where in these tensors its groups are.
+
+        Raises:
+            UsageError: a group names none of the tensors.
+        """
+        if not self.groups or self.optimizer == MOMENTUM:
+            return self
+        made = optimizer_of(self.optimizer)
+        if made.groups:
+            return self
+        usual = self.learning_rate, made.weight_decay
+        own = {
+            name: (group.learning_rate or usual[0], usual[1] if group.weight_decay is None else group.weight_decay)
+            for group in self.groups for name in group.parameters
+        }  # fmt: skip
+        groups = groups_of_tensors(names, sizes, usual, own)
+        made = made.model_copy(update={"groups": groups, "weight_decay": 0.0})
+        try:
+            made.require_rate(self.learning_rate, self.local_steps)
+        except ValueError as problem:
+            raise UsageError(str(problem)) from problem
+        return self.model_copy(update={"optimizer": made.text})
 
     @property
     def rate(self) -> float:
@@ -456,21 +518,49 @@ def _plain(value: Any) -> np.ndarray:
 
 
 def facts_of(optimizer: "Optimizer") -> dict[str, Any]:
-    """The class and arguments of a torch optimizer, as a capture holds them.
+    """The class and arguments of a torch optimizer, as a capture holds them; see :func:`own_groups` for the rest.
 
     Raises:
-        UsageError: it is none that can be judged: another class, or groups of parameters with arguments of their own.
+        UsageError: it is none that can be judged: another class, or groups of parameters that differ in more than
+            learning rate and weight decay.
     """
     name, (first, *others) = type(optimizer).__name__, optimizer.param_groups
     names = ("lr", *sorted(arguments_of(name)))
-    if any(name in first and one[name] != first[name] for one in others for name in names):
-        raise UsageError(f"{name} has groups of parameters with other arguments; train the captured round with one")
+    shared = [one for one in names if one not in _OF_GROUPS and one in first]
+    differing = next((one for one in shared if any(other[one] != first[one] for other in others)), None)
+    if differing is not None:
+        raise UsageError(
+            f"{name} has groups of parameters with another {differing}, and theirs may differ in learning rate and "
+            "weight decay alone; train the captured round with one"
+        )
     try:
         for flag, value in first.items():
             is_usual(name, flag, value)
     except ValueError as odd:
         raise UsageError(f"{name} with {odd}") from odd
     return {"name": name} | {name: _number(first[name]) for name in names if name in first}
+
+
+def own_groups(optimizer: "Optimizer", named: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
+    """Groups of parameters whose learning rate or weight decay are not the first group's, as a capture holds them.
+
+    Args:
+        named: the network's parameters with their names.
+    """
+    first, *others = optimizer.param_groups
+    known = {id(one): name for name, one in named}
+    found = []
+    for group in others:
+        own = {name: _number(group[name]) for name in _OF_GROUPS if name in first and group[name] != first[name]}
+        names = [known[id(one)] for one in group["params"] if id(one) in known and one.requires_grad]
+        if own and names:
+            rate = {"learning_rate": own.pop("lr")} if "lr" in own else {}
+            found.append({"parameters": names} | rate | own)
+    return found
+
+
+# Arguments in which groups of parameters may differ.
+_OF_GROUPS = ("lr", "weight_decay")
 
 
 def _number(value: Any) -> Any:

@@ -91,7 +91,7 @@ class _Left:
             return Check(NAME, "cannot tell", said, undecided=worst >= _HIDES)
         mend = (
             "check learning_rate, loss_scale, clip_grad_norm, the optimizer, the truth's order and scale, each layer's "
-            "mode"
+            "mode, and whether the loss has label smoothing or class weights"
         )
         return Check(NAME, "violated", f"{said}; {mend}")
 

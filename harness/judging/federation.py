@@ -165,14 +165,13 @@ def federations(captures: Sequence[Capture], attacked: bool = True) -> list[Capt
     """
     drawn = [replace(capture, record=_as_drawn(capture)) for capture in captures]
     _tell_smaller(captures, drawn)
-    _require_alike(drawn)
+    _require_alike(drawn, attacked)
     groups: dict[object, list[Capture]] = {}
     for capture in drawn:
         record = capture.record
         sizes = record.step_sizes() if capture.kind != "gradient" else record.batch_size
-        groups.setdefault((sizes, record.batch_size, record.expected_batch_size, record.learning_rate), []).append(
-            capture
-        )
+        alike = sizes, record.batch_size, record.expected_batch_size, record.learning_rate, _sampling(capture)
+        groups.setdefault(alike, []).append(capture)
     known: dict[bytes, Path] = {}
     earlier = earlier_of(drawn)
     found = [_together(group, attacked, earlier) for group in groups.values()]
@@ -194,11 +193,13 @@ def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> 
     if attacked or defense is None or not _is_of_updates(defense):
         _require_gradients(first)
     module, model = trained_network(captures)
+    foreign = None if attacked else foreign_layout(captures, module)
+    layout = foreign or Layout.of(module)
+    record = record.with_groups(layout.names, layout.sizes)
+    captures = [replace(one, record=one.record.with_groups(layout.names, layout.sizes)) for one in captures]
     # A change that is sent in half precision is not as coarse as weights are.
     dtype = record.dtype if first.kind == "after" else None
     record = record.model_copy(update={"defense": defense, "model": model, "dtype": dtype})
-    foreign = None if attacked else foreign_layout(captures, module)
-    layout = foreign or Layout.of(module)
     states = [] if foreign else _states(captures, module, fixed_values(record, module, attacked))
     parts = [
         _client(capture, module, layout, state, defense, earlier)
@@ -276,7 +277,7 @@ def _sampling(capture: Capture) -> Sampling:
     return "unknown" if capture.truth is None else "fixed"
 
 
-def _require_alike(captures: Sequence[Capture]) -> None:
+def _require_alike(captures: Sequence[Capture], attacked: bool) -> None:
     first = captures[0]
     # Rounds of a client whose optimizer lives on belong together, and between them its rate may follow a schedule.
     lives = any(capture.record.state == "carried" for capture in captures)
@@ -294,7 +295,12 @@ def _require_alike(captures: Sequence[Capture]) -> None:
                 f"{theirs.get(differing)!r} in {str(other.folder)!r}; judge them apart"
             )
     without = [capture for capture in captures if capture.truth is None]
-    if 0 < len(without) < len(captures):
+    if 0 < len(without) < len(captures) and not attacked:
+        sys.stderr.write(
+            f"harness: {len(without)} of {len(captures)} captures have no truth: the updates of all are checked, and "
+            "batch_size is taken as it is declared where there is none\n"
+        )
+    elif 0 < len(without) < len(captures):
         raise UsageError(f"capture {str(without[0].folder)!r} has no truth and others have; judge them apart")
 
 
@@ -371,7 +377,9 @@ def _client(
         update = without_earlier(capture, update, earlier, lambda one: _moved(one, module, layout, state is None))
         grain *= 2
     reading = update_reading(record, defense)
+    # Where rates differ, the smallest leaves the coarsest numbers.
     scale = reading.rate * record.local_steps
+    grain /= min([1.0, *(factor for _, factor, _ in reading.groups)])
     seen = reading.gradient(update[None], before[None])[0].float() + 0.0
     if not seen.isfinite().all():
         raise UsageError(

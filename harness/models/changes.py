@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.base.errors import UsageError
+from harness.base.random_layers import is_random
 from harness.models.adapters import adapters
 from harness.models.batch_norm import BatchNorm
 
@@ -134,12 +135,6 @@ def named_only(names: Iterable[str], network: nn.Module) -> str:
         if found is not None and found not in parts:
             parts.append(found)
     return f"only({'|'.join(parts)})"
-
-
-def is_random(layer: nn.Module) -> bool:
-    """Whether a layer drops out units, or, as torchvision's stochastic depth, whole branches."""
-    drops = isinstance(layer, nn.modules.dropout._DropoutNd) or type(layer).__name__ == "StochasticDepth"
-    return drops and float(layer.p) > 0  # pyright: ignore[reportArgumentType]
 
 
 CHANGES: dict[str, Callable[[nn.Module], nn.Module]] = {

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.base.errors import UsageError, in_one_line
+from harness.base.random_layers import is_random
 from harness.base.registry import Registry, own_code
 from harness.base.words import TextShape, tokens_of
 from harness.models.batch_norm import keep_running_statistics
-from harness.models.changes import is_random, split_name
+from harness.models.changes import split_name
 
 PREFIX = "torchvision:"
 _COLOURS = 3

@@ -15,6 +15,7 @@ from harness.attacks.identify import Identify
 from harness.attacks.inverting_gradients import InvertingGradients
 from harness.attacks.relu_layer import of_rank
 from harness.attacks.stages import alike, readable, signs, stages_of
+from harness.attacks.step_signs import at_second_step, by_signs, is_of_two, tells_both
 from harness.attacks.suites import LATEST, SUITES
 from harness.base.building import build
 from harness.base.errors import UsageError
@@ -94,6 +95,37 @@ def rmse(images: Tensor, made: Scene) -> float:
     return float((images.clamp(0, 1) - made.truth.images).square().mean((1, 2, 3, 4)).sqrt().median())
 
 
+@pytest.mark.parametrize("optimizer", ["adam:lr=0.001", "adam:lr=0.001,betas=0.8/0.9", "adamw:lr=0.001"])
+def test_two_adaptive_steps_tell_the_signs_of_both_gradients(optimizer: str, tmp_path: Path) -> None:
+    made = scene(optimizer, tmp_path, model="lenet", local_steps=2, update_model="unroll")
+    seen, truth = made.observation, made.truth
+    told, ends = by_signs(seen, 1.0), (seen.weights, at_second_step(by_signs(seen, 1.0)))
+    for place, (at, signs_told) in enumerate(zip(ends, told.target.chunk(2, 1), strict=True)):
+        part = slice(place, place + 1)
+        own = seen.model.gradient(at, truth.images[:, part], truth.labels[:, part]).sign()
+        assert (own == signs_told)[signs_told != 0].double().mean() > 0.98
+        assert (signs_told != 0).sum() > 0.9 * (told.target != 0).sum() / 2
+    assert tells_both(seen).all() and stages_of(seen, 40)[0].both and not stages_of(seen, 40)[-1].both
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "values"),
+    [("rmsprop:lr=0.001", {}), ("adam:lr=0.001,clip_grad_norm=1", {}), ("adam:lr=0.001", {"local_steps": 3}),
+     ("adam:lr=0.001,weight_decay=0.1", {}), ("sgd:momentum=0.9", {})],
+)  # fmt: skip
+def test_other_steps_tell_no_signs(optimizer: str, values: dict[str, Any], tmp_path: Path) -> None:
+    seen = scene(optimizer, tmp_path, **{"local_steps": 2, "update_model": "unroll"} | values).observation
+    assert not is_of_two(seen) and not any(one.both for one in stages_of(seen, 40))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", [InvertingGradients, CPL])
+def test_signs_of_two_adaptive_steps_bring_images_back(attack: Any, tmp_path: Path) -> None:
+    seen = scene("adam:lr=0.001", tmp_path, model="lenet", local_steps=2, update_model="unroll")
+    start, found = (run_attack(attack(max_iterations=count), seen.observation).images for count in (1, 300))
+    assert rmse(found, seen) < 0.5 * rmse(start, seen)
+
+
 @pytest.mark.parametrize("optimizer", ["sgd:lr=0.001,momentum=0.9", "adam:lr=0.0001", "sgd:lr=0.001"])
 def test_many_steps_share_the_points_of_a_path(optimizer: str, tmp_path: Path) -> None:
     made = scene(optimizer, tmp_path, model="mlp", local_steps=20, update_model="path")
@@ -101,7 +133,7 @@ def test_many_steps_share_the_points_of_a_path(optimizer: str, tmp_path: Path) -
 
     class Counted(RowModel):
         def gradient(self, weights: Tensor, images: Tensor, labels: Tensor, *, create_graph: bool) -> Tensor:
-            taken.append(images.shape[1])
+            taken.append(images.shape[1] * len(images) // seen.rows)
             return seen.model.gradient(weights, images, labels, create_graph=create_graph)
 
     counted = Counted("mlp", seen.model.image_shape, seen.model.classes)
@@ -109,7 +141,7 @@ def test_many_steps_share_the_points_of_a_path(optimizer: str, tmp_path: Path) -
         dummy_gradient(replace(seen, model=model, update_model=way), made.truth.images, made.truth.labels, False)
         for model, way in ((counted, "path"), (seen.model, "avg"))
     )
-    assert sum(taken) == 20 and len(taken) == (20 if seen.optimizer.is_plain else 16)
+    assert sum(taken) == 20 and len(taken) == (1 if seen.optimizer.is_plain else 16)
     # Taken at fewer points the way explains the update better still than gradients at its start.
     if seen.optimizer.is_linear:
         assert (found - seen.target).norm() < (start - seen.target).norm()

@@ -227,10 +227,61 @@ def test_what_is_no_optimizer_is_told_in_one_line(given: str, said: str) -> None
 
 def test_groups_and_classes_that_cannot_be_judged_are_told() -> None:
     weights = [torch.zeros(2, requires_grad=True) for _ in range(2)]
-    apart = torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:], "lr": 0.5}], lr=0.1)
+    apart = torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:], "momentum": 0.5}], lr=0.1)
     for optimizer, said in (
         (apart, "groups of parameters"), (torch.optim.Adagrad(weights), "'Adagrad' is none"),
         (torch.optim.Adam(weights, amsgrad=True), "amsgrad=True"),
     ):  # fmt: skip
         with pytest.raises(UsageError, match=said):
             facts_of(optimizer)
+
+
+GROUPS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
+    "sgd:groups=30x1.0x0.0/10x0.5x0.0,momentum=0.9": (SGD, {"momentum": 0.9}),
+    "sgd:groups=30x1.0x0.1/10x0.5x0.0": (SGD, {}),
+    "adamw:groups=30x1.0x0.1/10x0.5x0.0": (ADAMW, {}),
+    "rmsprop:groups=30x1.0x0.0/10x0.5x0.1": (RMSPROP, {}),
+}
+
+
+@pytest.mark.parametrize("text", GROUPS)
+def test_groups_step_as_torchs(text: str, drawn: tuple[Tensor, Tensor]) -> None:
+    """And where their steps weigh alike, what is read of their updates is the gradient that was applied."""
+    gradients, start = drawn
+    (kind, more), optimizer = GROUPS[text], optimizer_of(text)
+    parts = [one.clone().requires_grad_(True) for one in start[0].split((30, 10))]
+    rates = [{"lr": RATE * factor, "weight_decay": decay} for _, factor, decay in optimizer.groups]
+    torchs = kind([{"params": [one]} | rate for one, rate in zip(parts, rates, strict=True)], **more)  # pyright: ignore
+    for gradient in gradients:
+        for part, one in zip(parts, gradient[0].split((30, 10)), strict=True):
+            part.grad = one
+        torchs.step()
+    torch.testing.assert_close(played(text, gradients, start)[0], torch.cat(parts).detach(), rtol=1e-13, atol=1e-15)
+    assert optimizer.text == text
+    several, one = (reading_of(optimizer, steps, RATE, changed=False) for steps in (5, 1))
+    assert (several.shares is None) == ("momentum" not in text)
+    update = played(text, gradients[:1], start) - start
+    assert one.shares is None or torch.equal(one.gradient(update, start).sign(), gradients[0].sign())
+    if text.startswith("sgd"):
+        assert reading_of(optimizer, 1, RATE, changed=True).shares is None
+        read = one.gradient(update, start)
+        torch.testing.assert_close(read, gradients[0], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(one.update(read, start), update, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sgd:groups=30x0x0", "groups.*greater than 0"), ("sgd:groups=30x1", "groups"), ("sgd:groups=x", "groups"),
+        ("sgd:weight_decay=0.1,groups=40x1x0", "groups have a weight_decay each"),
+    ],
+)  # fmt: skip
+def test_groups_that_cannot_be_are_one_line(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as told:
+        optimizer_of(text)
+    assert "\n" not in str(told.value)
+
+
+def test_groups_of_another_network_are_named(drawn: tuple[Tensor, Tensor]) -> None:
+    with pytest.raises(UsageError, match="groups are of 39 weights, and the network has 40; correct them"):
+        played("sgd:groups=39x1x0", *drawn)

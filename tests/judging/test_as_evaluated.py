@@ -18,6 +18,10 @@ from harness.judging.stage import CapturedStage, SimulatedStage
 from harness.models.networks import build_module
 
 VICTIMS = 3
+# A body at half of the head's learning rate, and biases that do not decay.
+BODY = ["1.weight", "1.bias", "3.weight", "3.bias"]
+SLOW_BODY = [{"parameters": BODY, "learning_rate": 0.025}]
+STILL_BIASES = [{"parameters": ["1.bias", "3.bias", "5.bias"], "weight_decay": 0}]
 # The optimizer, other settings, and what a capture says otherwise than they do.
 CLIENTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "momentum": ("sgd:lr=0.05,momentum=0.9", {"local_steps": 2}, {}),
@@ -34,6 +38,12 @@ CLIENTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "adam, sums": ("adam:lr=0.01,accumulate=2,accumulate_sum=true", {"batch_size": 2}, {"batch_size": 1}),
     "adamw": ("adamw:lr=0.01", {}, {}),
     "rmsprop": ("rmsprop:lr=0.01,momentum=0.5", {"local_steps": 2}, {}),
+    "a slow body": ("sgd:lr=0.05,momentum=0.9,groups=33100x0.5x0/1010x1x0", {"local_steps": 2},
+                    {"optimizer": "sgd:lr=0.05,momentum=0.9", "groups": SLOW_BODY}),
+    "biases without decay": ("adamw:lr=0.01,groups=12800x1x0.1/200x1x0/20000x1x0.1/100x1x0/1000x1x0.1/10x1x0", {},
+                             {"optimizer": "adamw:lr=0.01,weight_decay=0.1", "groups": STILL_BIASES}),
+    "decay apart, steps": ("sgd:lr=0.05,groups=12800x1x0.1/200x1x0/20000x1x0.1/100x1x0/1000x1x0.1/10x1x0",
+                           {"local_steps": 3}, {"optimizer": "sgd:lr=0.05,weight_decay=0.1", "groups": STILL_BIASES}),
     "epochs": ("sgd:lr=0.05,momentum=0.9", {"batch_size": 2, "epochs": 2, "client_examples": 3}, {"examples": 3}),
     "head only": ("sgd:lr=0.05,momentum=0.9", {"local_steps": 2, "model": "mlp+only(5)"}, {}),
     "float16": ("sgd", {"sent_as": "float16", "local_steps": 2}, {}),

@@ -20,6 +20,12 @@ CODE: dict[str, tuple[str, list[tuple[str, str, str, str, bool]]]] = {
     "transformers": ("from transformers import AdamW\nAdamW(n.parameters(), lr=5e-5)",
                      [("AdamW", "lr=5e-05", TORCH, "", False)]),
     "groups": ("from torch.optim import AdamW\nAdamW(param_groups)", [("AdamW", "", TORCH, GROUPS, False)]),
+    "groups of rates": (
+        "from torch.optim import AdamW\nown_groups = [{'params': a, 'lr': 0.1}, {'params': b}]\nAdamW(own_groups)",
+        [("AdamW", "", TORCH, "", False)],
+    ),
+    "groups of more": ("from torch.optim import AdamW\nown_groups = [{'params': a, 'eps': 0.1}]\nAdamW(own_groups)",
+                       [("AdamW", "", TORCH, GROUPS, False)]),
     "unknown": (
         "from torch.optim import Adagrad\nAdagrad(n.parameters())",
         [("Adagrad", "", TORCH, "optimizer 'Adagrad' is none whose steps are known here (sgd, adam, adamw, rmsprop)",
@@ -51,9 +57,9 @@ def test_the_list_says_what_captures_hold() -> None:
     rows = SCRIPT["stored"]()
     assert {one.repository for one in rows} == {"adap/flower", "NVIDIA/NVFlare"}
     assert all(len(one.commit) == 40 and one.line for one in rows)
-    for one in (row for row in rows if row.family == TORCH and row.missing != GROUPS):
+    for one in (row for row in rows if row.family == TORCH):
         given = "".join(f", {part}" for part in one.arguments.split("; ") if part)
         (again,) = SCRIPT["built_in"](f"from torch.optim import {one.name}\n{one.name}(n.parameters(){given})")
         assert again.missing == one.missing, one
     of_torch = [one for one in rows if one.family == TORCH]
-    assert sum(bool(one.missing) for one in of_torch) == 3 and sum(one.is_plain for one in of_torch) == 4
+    assert not any(one.missing for one in of_torch) and sum(one.is_plain for one in of_torch) == 4

@@ -290,6 +290,56 @@ def test_checks_alone_say_whether_a_framework_s_defense_is_on(
     assert violated in found if violated else not found
 
 
+@pytest.mark.parametrize(("declared", "how"), [(LOCAL_DP, UPDATE | {"deviation": 6.0}), ON["opacus"][:2]])
+def test_checks_alone_need_the_truth_of_none(
+    declared: Any, how: dict[str, Any], federation: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor of all: what is checked is the same for those that have it and those that have not."""
+    folders = federation(3, declared=declared, **how)
+    for folder in folders[:2]:
+        (folder / "truth.npz").unlink()
+    capsys.readouterr()
+    assert run(["judge", *map(str, folders), "--checks-only", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["captures"] == 3
+    assert said.err.count("\n") == 1 and "2 of 3 captures have no truth: the updates of all are checked" in said.err
+
+
+@pytest.mark.parametrize(
+    ("build", "steps"),
+    [
+        (torch.optim.SGD, 1), pytest.param(torch.optim.SGD, 3, marks=pytest.mark.slow),
+        *(pytest.param(torch.optim.AdamW, steps, marks=pytest.mark.slow) for steps in (1, 3)),
+    ],
+)  # fmt: skip
+def test_groups_of_parameters_are_read_as_they_were_trained(build: Any, steps: int, tmp_path: Path, judge: Any) -> None:
+    """With a rate and a decay of its own for the head: the truth explains what was sent, and an attack reads it."""
+    images, labels = digits(3, steps)
+    folders, facts = [], {"model": "mlp", "batch_size": 1}
+    for number in range(3):
+        network = build_module("mlp", (1, 8, 8), 10, seed=0)
+        *body, weight, bias = network.parameters()
+        groups = [{"params": body}, {"params": [weight], "lr": 0.002}, {"params": [bias], "weight_decay": 0.0}]
+        optimizer = build(groups, 0.01, weight_decay=0.1)
+        folders.append(tmp_path / "captures" / str(number))
+        with captured(network, folders[-1], optimizer, strict=True, **facts) as capture:
+            for one, label in zip(images[number], labels[number], strict=True):
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(network(one[None]), label[None]).backward()
+                optimizer.step()
+                capture.batch(one[None], label[None])
+    code, document, _ = judge(folders, "--attack", "cpl", "--jobs", "1")
+    assert code == 0 and document["checks"] and {check["outcome"] for check in document["checks"]} == {"holds"}
+    (cell,) = (one for one in document["results"]["cells"] if one["role"] == "cell")
+    assert "groups=" in document["record"]["optimizer"]
+    assert steps > 1 or build is torch.optim.AdamW or cell["asr"]["strict"]["successes"] == 3
+    named = json.loads((folders[0] / "capture.json").read_text())
+    named["groups"][0]["parameters"] = ["nowhere"]
+    (folders[0] / "capture.json").write_text(json.dumps(named))
+    code, _, said = judge(folders[:1], "--attack", "cpl")
+    assert code == 2 and "groups name 'nowhere', which is no weight that the network trains" in said
+
+
 @pytest.mark.parametrize(("framework", "first", "before"), [("flower", None, 2), ("nvflare", None, 3),
                                                             (None, 1, 2), ("flower", 0, 3)])  # fmt: skip
 def test_rounds_are_counted_as_the_framework_does(framework: str | None, first: Any, before: int) -> None:

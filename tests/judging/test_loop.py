@@ -64,7 +64,7 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Dropout(0.2))
+        self.body = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Dropout(0.0))
         self.head = nn.Linear(2 * 6 * 6, 5)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -417,8 +417,19 @@ def odd(network: Net, loader: Any) -> None:
 
 
 def apart(network: Net, loader: Any) -> None:
-    groups = [{"params": network.head.parameters()}, {"params": network.body.parameters(), "lr": 0.3}]
+    groups = [{"params": network.head.parameters()}, {"params": network.body.parameters(), "momentum": 0.3}]
     train(network, SGD(groups, 0.1), loader)
+
+
+def asleep(network: Net, loader: Any) -> None:
+    groups = [{"params": network.head.parameters()}, {"params": network.body.parameters(), "lr": 0.0}]
+    train(network, SGD(groups, 0.1), loader)
+
+
+def dropping(network: Net, loader: Any) -> None:
+    """Which is set once the capture has begun."""
+    network.body[3] = nn.Dropout(0.5)
+    train(network, SGD(network.parameters(), 0.1), loader)
 
 
 def changed(network: Net, loader: Any) -> None:
@@ -480,10 +491,12 @@ def still(network: Net, loader: Any) -> None:
 @pytest.mark.parametrize(
     ("training", "said"),
     [
-        (clumsy, None), (odd, "'Adagrad' is none whose steps are known"), (apart, "groups of parameters"),
+        (clumsy, None), (odd, "'Adagrad' is none whose steps are known"),
+        (apart, "groups of parameters with another momentum"),
+        (asleep, "has learning rate 0; freeze it"), (dropping, "its layer 'body.3' drops out units, and nobody"),
         (changed, "arguments of SGD changed"), (thawed, "other parameters were trained later"),
         (two, "2 optimizers took steps"), (uneven, "of different sizes"),
-        (one_rate, "groups of parameters with other arguments"), (warm, "lr must be above 0"),
+        (one_rate, "groups of parameters changed apart"), (warm, "lr must be above 0"),
         (diverged, "holds NaN or infinity: its training diverged; capture another round"),
         (lost, "its loss became NaN or infinity: its training diverged"),
         (still, "no optimizer of torch took a step in it; train in the captured part"),
@@ -624,6 +637,8 @@ GIVEN = {"model": "m:make", "image_shape": [1, 8, 8], "classes": 5, "learning_ra
         ({"optimizer": {"name": "Adam"}, "state": "carried"}, r"make a new optimizer for the captured round \(.*\);"),
         ({"optimizer": "sgd:weight_decay=1e30"}, "weight_decay 1e.30 at learning_rate 0.1 makes weights grow .*;"),
         ({"fedprox": 1e30, "local_steps": 2}, "fedprox 1e.30 at learning_rate 0.1 makes weights grow .*correct one"),
+        ({"label_smoothing": 0.1}, "label_smoothing makes a loss that no attack plays; capture a round with the mean"),
+        ({"class_weights": [1, 2]}, "class_weights makes a loss that no attack plays; capture a round with"),
         ({"lr": 0.1}, "'lr': is not known here; correct its name, or leave it out"),
         ({"frozen": "weight"}, "'frozen': write a list"),
         ({"image_shape": [8, 8]}, r"'image_shape': write \[channels, height, width\], such as \[1, 28, 28\]"),
@@ -657,7 +672,9 @@ def test_a_reason_is_kept_with_what_is_known_and_makes_a_capture_when_it_is_take
 REFUSED: list[tuple[Callable[[Net], dict[str, Any]], str]] = [
     (lambda network: {"optimizer": torch.optim.Adagrad(network.parameters())}, "'Adagrad' is none whose steps"),
     (lambda network: {"optimizer": remembering(network)}, "was carried over from an earlier round"),
-    (lambda network: {"optimizer": SGD([{"params": [network.head.bias], "lr": 0.3},
+    (lambda network: {"optimizer": remembering(network, SGD(network.parameters(), 0.1, momentum=0.9)),
+                      "client": "a", "epochs": 2}, "carried over from an earlier round, which several local steps"),
+    (lambda network: {"optimizer": SGD([{"params": [network.head.bias], "momentum": 0.3},
                                         {"params": [network.head.weight]}], 0.1)}, "groups of parameters"),
     (lambda network: {"optimizer": SGD(network.parameters(), 0.1), "scheduler": torch.optim.lr_scheduler.StepLR(
         SGD(network.parameters(), 0.1), 1)}, "the scheduler is of another optimizer"),
@@ -668,8 +685,8 @@ REFUSED: list[tuple[Callable[[Net], dict[str, Any]], str]] = [
 ]  # fmt: skip
 
 
-def remembering(network: Net) -> Optimizer:
-    optimizer = Adam(network.parameters(), 0.1)
+def remembering(network: Net, optimizer: Optimizer | None = None) -> Optimizer:
+    optimizer = optimizer or Adam(network.parameters(), 0.1)
     step(network, optimizer, *data(7)[:3])
     return optimizer
 
@@ -690,6 +707,68 @@ def test_refusals_come_before_the_training(
     with pytest.raises(UsageError, match=said):
         read_capture(tmp_path / "quiet")
     assert len(caplog.records) == 1 and not (tmp_path / "quiet" / "after.npz").exists()
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_random_layer_is_told_before_the_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, strict: bool
+) -> None:
+    """Once; the arrays are kept, for checks that need no gradient."""
+    network, loader = client()
+    network.body[3] = nn.Dropout(0.5)
+    said = r"'body.3' drops out units, and nobody learns which; set its p to 0, or call its eval\(\)"
+    if strict:
+        with pytest.raises(UsageError, match=said), captured(network, tmp_path, strict=True):
+            raise AssertionError("its training began")
+        return
+    with captured(network, tmp_path):
+        assert len(caplog.records) == 1 and "drops out units" in caplog.text
+        train(network, SGD(network.parameters(), 0.1), loader)
+    assert len(caplog.records) == 1 and (tmp_path / "after.npz").exists()
+    with pytest.raises(UsageError, match=said):
+        read_capture(tmp_path)
+    network.body[3].eval()
+    with captured(network, tmp_path / "1", strict=True):
+        train(network, SGD(network.parameters(), 0.1), loader)
+
+
+class Counting(Net):
+    """Keeps a mean of its outputs, which no layer of torch does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(5))
+
+    def forward(self, images: Tensor) -> Tensor:
+        made = super().forward(images)
+        self.mean = 0.9 * self.mean + 0.1 * made.detach().mean(0)
+        return made
+
+
+def test_buffers_that_a_client_changes_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    network, (_, loader) = Counting(), client()
+    with captured(network, tmp_path, strict=True):
+        train(network, SGD(network.parameters(), 0.1), loader)
+    (line,) = [one.getMessage() for one in caplog.records]
+    assert line == "harness: its network changes its buffer 'mean' as it trains; attacks keep it as it was"
+
+
+def test_groups_of_parameters_have_rates_and_decays_of_their_own(tmp_path: Path) -> None:
+    """Rates as beside the first above 0, in a schedule that scales them alike."""
+    network, loader = client()
+    groups = [
+        {"params": [network.head.weight]}, {"params": [network.head.bias], "weight_decay": 0.0},
+        {"params": network.body.parameters(), "lr": 0.05},
+    ]  # fmt: skip
+    optimizer = AdamW(groups, 0.1, weight_decay=0.2)
+    warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 2)
+    with captured(network, tmp_path, optimizer, warm_up, strict=True):
+        train(network, optimizer, loader, 3, warm_up)
+    made = read_capture(tmp_path).record
+    assert (made.schedule, made.optimizer) == ((0.0,) * 3 + (0.05,) * 3 + (0.1,) * 3, made.optimizer)
+    told = [(one.parameters, one.learning_rate, one.weight_decay) for one in made.groups]
+    body = tuple(f"body.{name}" for name, _ in network.body.named_parameters())
+    assert told == [(("head.bias",), None, 0.0), (body, pytest.approx(0.025), None)]
 
 
 def test_an_unfinished_round_is_marked_from_its_beginning(tmp_path: Path) -> None:
@@ -716,17 +795,22 @@ def test_two_clients_in_one_folder_do_not_mix(tmp_path: Path, caplog: pytest.Log
     assert "another client is being captured" in line
 
 
-@pytest.mark.parametrize("place", ["folder", "disk", "end"])
+@pytest.mark.parametrize("place", ["folder", "read-only", "disk", "end"])
 def test_a_folder_that_cannot_be_written_breaks_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
+    def read_only(*_: object) -> None:
+        raise OSError(30, os.strerror(30))
+
     network, loader = client()
     folder = tmp_path / "0"
     if place == "folder":
         folder.write_text("no folder")
+    elif place == "read-only":
+        monkeypatch.setattr("harness.capture.loop.FileLock.acquire", read_only)
     elif place == "disk":
         monkeypatch.setattr("harness.results.atomic._write_then_rename", full)
     with captured(network, folder):
@@ -734,7 +818,10 @@ def test_a_folder_that_cannot_be_written_breaks_nothing(
         if place == "end":
             monkeypatch.setattr("harness.results.atomic._write_then_rename", full)
     assert len(caplog.records) == 1
-    said = "cannot be made (File exists); name another" if place == "folder" else "No space left on device"
+    said = {
+        "folder": "cannot be made (File exists); name another",
+        "read-only": "cannot be written (Read-only file system); name another",
+    }.get(place, "No space left on device")
     assert said in caplog.text
     with pytest.raises(UsageError):
         read_capture(folder)
