@@ -30,18 +30,19 @@ EVALUATED = {
     "--victims 2 --no-pictures --jobs 1 --surface 2",
     "adam": f"--defense none,fed_cdp --attack inverting_gradients --attack-arg max_iterations=25 {_QUICK}",
     "informed": "--defense none,fed_acdp --attack map,identify,slope,levels,blind --prior auto "
-    f"--attack-arg map.max_iterations=4 {_QUICK}",
+    f"--attack-arg map.max_iterations=2 {_QUICK}",
     "batches": "--defense none,fed_cdp --attack map,membership --prior auto --batch-size 2 "
     f"--attack-arg map.max_iterations=3 {_QUICK}",
     "steps": "--defense none,fed_cdp --attack cpl --batch-size 2 --local-steps 2 --update-model unroll "
-    f"--attack-arg max_iterations=4 {_QUICK.replace('--surface 2', '--surface 1')}",
-    "sums": "--defense secagg_ddp --attack map,identify --prior auto --clients-per-round 4 "
-    f"--attack-arg map.max_iterations=3 {_QUICK.replace('--surface 2', '--surface 0')}",
+    f"--attack-arg max_iterations=2 {_QUICK.replace('--surface 2', '--surface 1')}",
+    "sums": "--defense secagg_ddp --attack map,identify --prior auto --clients-per-round 4 --model logistic "
+    "--attack-arg map.max_iterations=2 --victims 3 --no-pictures --jobs 1 --dataset digits --surface 0",
     "spear": "--defense none,fed_cdp --attack spear --batch-size 4 --victims 3 --no-pictures --jobs 1 --dataset digits "
     "--model mlp2 --surface 2",
     "tampering": "--defense none,fed_cdp --attack imprint,loki --adversary tampering --prior auto "
     f"--attack-arg imprint.bins=32 --attack-arg loki.bins=16 {_QUICK}",
-    "learned": f"--defense fed_cdp --attack learned --prior auto --shared-weights {_QUICK}",
+    "learned": "--defense fed_cdp --attack learned --prior auto --shared-weights --model logistic --victims 3 "
+    "--no-pictures --jobs 1 --dataset digits --surface 2",
     "laplace": "--defense noise --defense-arg distribution=laplace --defense-arg amount=0.01 --attack map,identify "
     f"--prior auto --attack-arg map.max_iterations=3 {_QUICK}",
     "adam client": "--defense none --optimizer adam:lr=0.001 --attack inverting_gradients,cpl --prior auto "
