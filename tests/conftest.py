@@ -7,6 +7,8 @@ import os
 
 # A worker per core, and thousands of tiny operations: threads would only wait for each other, in numpy's too.
 os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+# pytest-xdist tells its workers the width of the terminal, which would break the lines that tests read.
+os.environ.pop("COLUMNS", None)
 
 import harness  # noqa: F401
 

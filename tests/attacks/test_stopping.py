@@ -13,8 +13,8 @@ def first_stop(losses: list[float], attack: Attack, stop_below: float = 0.0) -> 
     """Iteration and code of the first stop of a row with these best losses; (0, CAP) if it never stops."""
     rules = StopRules(attack, torch.tensor([stop_below]))
     for iteration, loss in enumerate(losses, start=1):
-        rules.record(torch.tensor([loss]))
-        code = int(rules.stopped(EVERY_ROW, torch.tensor([losses[0]]), torch.tensor([loss]))[0])
+        best = torch.tensor([loss])
+        code = int(rules.stopped(EVERY_ROW, best, torch.tensor([losses[0]]), best)[0])
         if code != CAP:
             return iteration, code
     return 0, CAP
@@ -59,15 +59,14 @@ def test_small_losses_converge(threshold: float, expected: tuple[int, int]) -> N
 )  # fmt: skip
 def test_divergence_is_relative_to_the_rows_own_first_loss(first: float, last: float, code: int) -> None:
     rules = StopRules(Attack(), torch.tensor([0.0]))
-    rules.record(torch.tensor([first]))
-    assert rules.stopped(EVERY_ROW, torch.tensor([first]), torch.tensor([last])).tolist() == [code]
+    once = torch.tensor([first])
+    assert rules.stopped(EVERY_ROW, once, once, torch.tensor([last])).tolist() == [code]
 
 
 def test_rows_are_judged_by_their_own_history() -> None:
     """After some rows have gone, the codes belong to the active rows in the order given."""
     rules = StopRules(Attack(patience=3, patience_window=1), torch.tensor([0.0, 0.0, 0.5]))
-    for best in ([1.0, 8.0, 1.0], [0.99, 4.0, 0.9], [0.98, 2.0, 0.4]):
-        rules.record(torch.tensor(best))
     first, last = torch.tensor([1.0, 8.0, 1.0]), torch.tensor([0.98, 2.0, 0.4])
-    assert rules.stopped(torch.tensor([2, 0]), first, last).tolist() == [CONVERGED, HOPELESS]
-    assert rules.stopped(torch.tensor([1]), first, last).tolist() == [CAP]
+    for best in ([1.0, 8.0, 1.0], [0.99, 4.0, 0.9], [0.98, 2.0, 0.4]):
+        codes = rules.stopped(torch.tensor([2, 0, 1]), torch.tensor(best), first, last)
+    assert codes.tolist() == [CONVERGED, HOPELESS, CAP]

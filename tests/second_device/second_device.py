@@ -70,10 +70,10 @@ def _built() -> ModuleType:
         cpp_extension.load(
             kept.name, [str(SOURCE)], build_directory=str(kept), extra_cflags=["-O1", "-g0"], is_python_module=False
         )
-    spec = importlib.util.spec_from_file_location(kept.name, library)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    found = importlib.util.spec_from_file_location(kept.name, library)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
     return module
 
 
