@@ -127,6 +127,7 @@ def test_training_moves_adapters_and_leaves_the_rest(tmp_path: Path) -> None:
     assert before["encoder.0.self_attn.query.a.weight"].shape == (8, 64)  # the default
 
 
+@pytest.mark.slow
 def test_a_rank_beyond_the_tokens_gives_the_first_step_away(notes: Dataset) -> None:
     """At width 64, rank 64 is no low rank, and B is read all the same."""
     for name in ("text_transformer+adapters(64)", "text_transformer_64+adapters(64)"):

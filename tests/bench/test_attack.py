@@ -24,6 +24,7 @@ def test_as_many_victims_as_there_are(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found["victims of the reference"] == 2 and found["ratio, whole machine"] > 0 and found["ratio, per core"] > 0
 
 
+@pytest.mark.slow
 def test_what_there_is_no_time_for_is_said(tmp_path: Path) -> None:
     """One victim of the reference is always timed, with every number of threads."""
     found = figures(tmp_path, "blind", 0.0)

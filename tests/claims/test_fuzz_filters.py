@@ -353,6 +353,7 @@ def test_no_proven_epsilon_is_below_what_a_filter_releases() -> None:
     assert not wrong and asked > 25 and sharp > asked / 3
 
 
+@pytest.mark.slow
 def test_all_filters_that_prove_a_number_are_drawn() -> None:
     random = Random(0)
     times = {calibrated: 5}  # which is slow

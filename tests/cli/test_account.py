@@ -46,6 +46,7 @@ def test_conventions_as_printed(harness: Callable) -> None:
     assert [row["epsilon"] for row in rows(harness(*FIXED, *options))] == pytest.approx([123.354, 6.680], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_schedule_by_name(harness: Callable) -> None:
     options = ("--sampling-rate", "0.01", "--steps", "10000", "--rounds", "100", "--accountant", "rdp", "--json")
     budget = ("--conversion", "mironov", "--target-epsilon", "0.823", "--stop", "paper")

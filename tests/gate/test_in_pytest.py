@@ -69,6 +69,7 @@ def test_it_is_where_the_fixture_attacks(leakage):
 """
 
 
+@pytest.mark.slow
 def test_only_the_fixture_sets_or_imports_anything(tmp_path: Path) -> None:
     (tmp_path / "test_theirs.py").write_text(SESSION.format(plugin=PLUGIN))
     outside = {name: value for name, value in os.environ.items() if name not in ("MKL_CBWR", "GOMP_SPINCOUNT")}

@@ -63,7 +63,7 @@ def test_honest_clients_of_more_kinds_are_not_accused(about: str, truth: bool, t
     assert any(check.outcome == "holds" for check in checks)
 
 
-@pytest.mark.parametrize("truth", [True, False])
+@pytest.mark.parametrize("truth", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_clients_with_batches_of_unequal_sizes_are_judged_together(
     truth: bool, federation: Federation, judge: Judge
 ) -> None:

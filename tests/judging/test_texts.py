@@ -102,6 +102,7 @@ def test_a_capture_holds_texts_as_they_were_trained_on(tmp_path: Path) -> None:
     assert torch.equal(clients.labels[0], NOTES.labels[:2])
 
 
+@pytest.mark.slow
 def test_texts_of_own_networks_leak(tmp_path: Path, judge: Any, drawn: None) -> None:
     code, document, _ = judge(train(tmp_path, clients=8), "--prior", "notes", "--attack", "token_rows,span")
     assert code == 0
@@ -234,6 +235,7 @@ def test_a_tokenizer_that_is_not_the_networks(
     assert (code, document) == (2, None) and line.count("\n") == 1 and said in line
 
 
+@pytest.mark.slow
 def test_a_batch_of_one_class_is_judged(tmp_path: Path, judge: Any) -> None:
     folders = train(tmp_path / "captures", clients=1, batch=2, one_class=True)
     assert len({int(one) for folder in folders for one in np.load(folder / "truth.npz")["labels"]}) == 1

@@ -115,6 +115,7 @@ def test_local_momentum_is_that_of_plain_sgd(tmp_path: Path) -> None:
     torch.testing.assert_close(training.weights, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_document_states_the_claim_and_what_holds(tmp_path: Path) -> None:
     document = train(settings(dataset="digits"), tmp_path, TrainFolder(tmp_path / "run"), TrainOptions())
     stated = {one.view: one for one in document.privacy}

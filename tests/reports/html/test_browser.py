@@ -247,8 +247,13 @@ def test_the_board_sorts_and_filters_and_needs_no_script(visit: Callable, board:
     assert plain.locator("#again pre").is_visible() and plain.locator("a[href^='../cards/']").is_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (1280, "light"), (390, "dark"),
+        *(pytest.param(*other, marks=pytest.mark.slow) for other in ((1280, "dark"), (390, "light"))),
+    ],
+)  # fmt: skip
 def test_axe_finds_nothing_on_other_pages(
     visit: Callable, grid: list[Path], tmp_path: Path, scheme: str, width: int
 ) -> None:
