@@ -1,9 +1,9 @@
 """Signs of both gradients behind two local steps of Adam or AdamW.
 
 In units of the learning rate the first step is the sign of its gradient g1, and the second is smaller, whatever its
-gradient g2: what the weights moved by together has the sign of g1. How far they
-moved says whether g2 is of the same sign, and where the first step ended is known: so each gradient is attacked by its
-own signs, at its own weights. How this is done is ours, derived from the optimizers' equations.
+gradient g2: what the weights moved by together has the sign of g1. How far they moved says whether g2 is of the same
+sign. Where the first step ended is then known, so each gradient is attacked by its own signs, at its own weights. This
+is ours, derived from the optimizers' equations.
 """
 
 from dataclasses import replace

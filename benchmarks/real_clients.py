@@ -89,11 +89,12 @@ PLAINLY = tuple(
 LENET_WITH_MOMENTUM = (Row("lenet", MOMENTUM, 2, 1),)
 
 
-def settings_of(row: Row, victims: int) -> CellSettings:
+def settings_of(row: Row, asked: "Table") -> CellSettings:
     """The cell that observes it."""
     return cell_settings(
-        dataset="mnist", model=row.model, tap="T1.out", victims=victims, labels="known", optimizer=row.optimizer,
-        local_steps=row.steps, batch_size=row.batch, update_model="unroll" if row.steps > 1 else "first",
+        dataset="mnist", model=row.model, tap="T1.out", victims=asked.victims, seeds=(asked.seed,), labels="known",
+        optimizer=row.optimizer, local_steps=row.steps, batch_size=row.batch,
+        update_model="unroll" if row.steps > 1 else "first",
     )  # fmt: skip
 
 
@@ -156,6 +157,7 @@ class Table:
 
     file: Path
     victims: int
+    seed: int
     done: dict[tuple[str, str, int | None], float | None]
     everyone: Crew
     jobs: int
@@ -163,14 +165,15 @@ class Table:
 
     @classmethod
     def of(cls, asked: argparse.Namespace, everyone: Crew) -> "Table":
-        """An empty one, or where it goes on what the file has of so many victims."""
+        """An empty one, or where it goes on what the file has of so many victims of that seed."""
         file: Path = asked.out
         lines = file.read_text().splitlines() if asked.resume and file.exists() else []
         if not asked.resume and not asked.forecast:
             file.write_text("")
-        known = [one for one in map(json.loads, lines) if one["victims"] == asked.victims]
+        own = asked.victims, asked.seed
+        known = [one for one in map(json.loads, lines) if (one["victims"], one.get("seed", 0)) == own]
         done = {(one["row"], one["attack"], one.get("first")): one["back"] for one in known}
-        return cls(file, asked.victims, done, everyone, asked.jobs, asked.forecast)
+        return cls(file, asked.victims, asked.seed, done, everyone, asked.jobs, asked.forecast)
 
     def share(self, row: Row, name: str, arguments: dict[str, object], scene: Scene, seen: Observation) -> float | None:
         """What comes back by an attack; None where it is impossible, which is told."""
@@ -179,9 +182,9 @@ class Table:
         if (str(row), attacked, None) in self.done:
             return self.done[str(row), attacked, None]
         attack, began = reconstructing(build(ATTACKS, name, arguments)), time.perf_counter()
-        found, why = list[float](), ""
+        found, why = 0.0, ""
         try:
-            chunk = at_once(attack, seen, self.victims, settings_of(row, self.victims))
+            chunk = at_once(attack, seen, self.victims, settings_of(row, self))
             waiting = [first for first in range(0, seen.rows, PART) if (str(row), attacked, first) not in self.done]
             if waiting:
                 takes = [
@@ -192,13 +195,14 @@ class Table:
                 return None
             with progress(f"{row}: {attacked}", seen.rows, "victims") as bar:
                 for first in range(0, seen.rows, PART):
-                    found.append(self._part(row, attacked, attack, scene, seen, first, chunk))
-                    bar.advance(min(PART, seen.rows - first))
+                    size = min(PART, seen.rows - first)
+                    found += self._part(row, attacked, attack, scene, seen, first, chunk) * size / seen.rows
+                    bar.advance(size)
         except UsageError as error:
             why = f": {error}"
-        told = f"{fmean(found):.2f}" if found else "impossible"
+        told = "impossible" if why else f"{found:.2f}"
         print(f"  {row}: {attacked} {told} in {time.perf_counter() - began:.0f} s{why}", flush=True)
-        return fmean(found) if found else None
+        return None if why else found
 
     def _part(
         self, row: Row, attacked: str, attack: Attack, scene: Scene, seen: Observation, first: int, chunk: int
@@ -210,7 +214,14 @@ class Table:
         began, rows = time.perf_counter(), torch.arange(first, min(first + PART, seen.rows))
         made = self.everyone.attack(attack, seen.take(rows), chunk)
         found = back(scene.truth.images[rows], made.images)
-        line = {"row": str(row), **asdict(row), "attack": attacked, "victims": self.victims, "first": first}
+        line = {
+            "row": str(row),
+            **asdict(row),
+            "attack": attacked,
+            "victims": self.victims,
+            "seed": self.seed,
+            "first": first,
+        }
         with self.file.open("a") as file:
             seconds = round(time.perf_counter() - began, 1)
             file.write(json.dumps(line | {"back": found, "seconds": seconds}) + "\n")
@@ -219,7 +230,7 @@ class Table:
 
 def shares(row: Row, stage: Stage, table: Table, enough: float) -> Iterator[tuple[str, float]]:
     """What comes back by each attack that is possible, until so much comes back."""
-    scene = stage.set(settings_of(row, table.victims))
+    scene = stage.set(settings_of(row, table))
     for name, arguments in attacks_of(scene.observation):
         found = table.share(row, name, arguments, scene, scene.observation)
         if found is not None:
@@ -230,7 +241,7 @@ def shares(row: Row, stage: Stage, table: Table, enough: float) -> Iterator[tupl
 
 def before(row: Row, stage: Stage, table: Table) -> float | None:
     """What came back by the best attack that takes an update for a gradient."""
-    scene = stage.set(settings_of(row, table.victims))
+    scene = stage.set(settings_of(row, table))
     return table.share(row, "cpl", {}, scene, as_a_gradient(scene.observation))
 
 
@@ -246,6 +257,7 @@ def main() -> None:
     """Print every attack as it ends, each row as soon as it is there, and what was reached."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--victims", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=0, help="of which victims and weights")
     parser.add_argument("--out", type=Path, default=Path("real_clients.jsonl"))
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--rows", default="", help="only those whose name has this")

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Annotated
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from harness.base.errors import UsageError
 from harness.base.ranges import NonNegative, Positive
+from harness.base.vectors import spread
 
 Group = tuple[Annotated[int, Field(ge=1)], Positive, NonNegative]
 """Of a run of weights: how many, their learning rate as a multiple of the optimizer's, and their weight decay."""
@@ -66,5 +66,4 @@ def of_each(groups: Sequence[Group], values: Sequence[float], like: Tensor) -> T
     rounds, rest = divmod(like.shape[-1], sum(counts))
     if rest or not rounds:
         raise UsageError(f"groups are of {sum(counts)} weights, and the network has {like.shape[-1]}; correct them")
-    parts = [like.new_full((count,), value) for count, value in zip(counts, values, strict=True)]
-    return torch.cat(parts * rounds)
+    return spread(like.new_tensor(values), tuple(counts)).repeat(rounds)

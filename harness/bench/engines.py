@@ -231,7 +231,7 @@ def _in_processes(cores: int, settings: CellSettings, data_root: Path, victims: 
             futures = [workers.submit(_some, settings, data_root, count) for _ in range(cores)]
             found = [future.result() for future in futures]
     finally:
-        workers.shutdown(kill_workers=True)  # pyright: ignore[reportCallIssue]
+        workers.shutdown(kill_workers=True)
     return 1 / sum(evaluations / seconds for seconds, evaluations in found)
 
 

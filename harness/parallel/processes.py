@@ -3,7 +3,6 @@
 ``harness train --jobs N`` deals the clients of a round, and comes to the same bytes as in one process.
 """
 
-import itertools
 import logging
 import os
 import shutil
@@ -14,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -100,11 +99,13 @@ def take_place(places: Path) -> int:
 
     Then ``cuda`` means this process's own GPU; ``cuda:1`` is that one for all of them.
     """
-    for place in itertools.count():
-        with suppress(FileExistsError):
+    place = 0
+    while True:
+        try:
             (places / str(place)).touch(exist_ok=False)
             return place
-    raise AssertionError
+        except FileExistsError:
+            place += 1
 
 
 def _end_with(parent: int) -> None:

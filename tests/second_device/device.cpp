@@ -240,19 +240,13 @@ static void strict(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }
   }
 }
-static bool tf32 = std::getenv("EMULATED_TF32") != nullptr;
-static Tensor rounded(const Tensor& t) { // to TF32's 10 bits, to nearest
-  if (!tf32 || !t.defined() || t.scalar_type() != kFloat) return t;
-  auto bits = t.contiguous().view(kInt);
-  return bits.add(0x1000).bitwise_and(~0x1fff).view(kFloat).reshape(t.sizes());
-}
 static Tensor my_convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, SymIntArrayRef stride, SymIntArrayRef padding,
     SymIntArrayRef dilation, bool transposed, SymIntArrayRef output_padding, c10::SymInt groups) {
   TORCH_CHECK(input.is_cuda() && weight.is_cuda() && (!bias || !bias->defined() || bias->is_cuda()), "EMULATED: convolution: Input type and weight type should be the same device");
   count("kernel aten::convolution");
   Tensor out;
   { Inside in;
-    out = at::convolution_symint(rounded(host(input)), rounded(host(weight)), bias ? std::optional<Tensor>(host(*bias)) : bias, stride, padding, dilation, transposed, output_padding, groups).to(input.device()); }
+    out = at::convolution_symint(host(input), host(weight), bias ? std::optional<Tensor>(host(*bias)) : bias, stride, padding, dilation, transposed, output_padding, groups).to(input.device()); }
   return out;
 }
 static std::tuple<Tensor, Tensor, Tensor> my_convolution_backward(const Tensor& grad, const Tensor& input, const Tensor& weight, OptionalSymIntArrayRef bias_sizes, SymIntArrayRef stride,
@@ -260,7 +254,7 @@ static std::tuple<Tensor, Tensor, Tensor> my_convolution_backward(const Tensor& 
   TORCH_CHECK(grad.is_cuda() && input.is_cuda() && weight.is_cuda(), "EMULATED: convolution_backward: devices differ");
   count("kernel aten::convolution_backward", int(mask[0]) + int(mask[1]) + int(mask[2]));
   Inside in;
-  auto [a, b, c] = at::convolution_backward_symint(rounded(host(grad)), rounded(host(input)), rounded(host(weight)), bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask);
+  auto [a, b, c] = at::convolution_backward_symint(host(grad), host(input), host(weight), bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask);
   auto up = [&](const Tensor& t) { return t.defined() ? t.to(input.device()) : t; };
   return {up(a), up(b), up(c)};
 }
