@@ -67,7 +67,7 @@ def test_other_tables_fit_too(fits: Callable[[str], list[str]], harness: Harness
     account = fits("account --sigma 6 --sampling-rate 0.01 --steps 1000")
     assert any("epsilon" in line for line in account) and any("pld" in line for line in account)
     claims = fits(CLAIMS)
-    assert claims[0] == "flower:LocalDpMod (client), client, replace, server" or "flower:LocalDpMod" in claims[0]
+    assert claims[0].startswith("flower:LocalDpMod (")
     assert any(line.startswith("    claimed 8 (d 1e-05); proven ") for line in claims)
 
 

@@ -69,16 +69,18 @@ def test_it_is_where_the_fixture_attacks(leakage):
 """
 
 
-@pytest.mark.slow
-def test_only_the_fixture_sets_or_imports_anything(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tests", "passed"), [("nothing_is_set", "1 passed"), pytest.param("test", "2 passed", marks=pytest.mark.slow)]
+)
+def test_only_the_fixture_sets_or_imports_anything(tmp_path: Path, tests: str, passed: str) -> None:
     (tmp_path / "test_theirs.py").write_text(SESSION.format(plugin=PLUGIN))
     outside = {name: value for name, value in os.environ.items() if name not in ("MKL_CBWR", "GOMP_SPINCOUNT")}
     paths = os.pathsep.join([str(Path(__file__).parents[2]), outside.get("PYTHONPATH", "")])
-    line = [sys.executable, "-m", "pytest", "-q", *NAMED, "-p", "no:cacheprovider", "-p", "no:xdist", "."]
+    line = [sys.executable, "-m", "pytest", "-q", *NAMED, "-p", "no:cacheprovider", "-p", "no:xdist", "-k", tests, "."]
     done = subprocess.run(
         line, cwd=tmp_path, env=outside | ({"PYTHONPATH": paths} if NAMED else {}), capture_output=True, text=True
     )
-    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and passed in done.stdout, done.stdout + done.stderr
 
 
 def test_what_leaks_does_not_withstand(pytester: pytest.Pytester) -> None:
