@@ -48,8 +48,12 @@ class Canaries:
     def dense(self, rows: slice, present: Tensor) -> Tensor:
         """The canaries of ``rows`` as vectors (N, P), zero where ``present`` (N,) says that one is out."""
         positions = self.positions[rows]
-        vectors = torch.zeros(len(positions), self.layout.total)
+        vectors = torch.zeros(len(positions), self.layout.total, device=positions.device)
         return vectors.scatter_(1, positions, LARGE * present[:, None].float().expand_as(positions))
+
+    def to(self, device: torch.device) -> "Canaries":
+        """The same on another device."""
+        return replace(self, positions=self.positions.to(device), tensors=self.tensors.to(device))
 
 
 def make_canaries(layout: Layout, count: int, seed: int, orthogonal: bool) -> Canaries:
@@ -106,7 +110,7 @@ class ExamplesAndCanaries:
 
     def norms(self) -> Tensor:
         """L2 norms (N, R + C, M) per parameter tensor."""
-        crafted = torch.zeros(*self.there.shape, len(self.sizes))
+        crafted = self.real.new_zeros(*self.there.shape, len(self.sizes))
         crafted[..., self.tensors] = LARGE * self.there[..., None].float()
         return torch.cat([group_sums(self.real.square(), self.sizes).sqrt(), crafted], 1)
 
@@ -120,7 +124,7 @@ class ExamplesAndCanaries:
     def mean(self) -> Tensor:
         """The plain batch gradient (N, P)."""
         rows = self.real.shape[1] + self.there.shape[1]
-        return self.weighted_sum(torch.ones(len(self.real), rows, len(self.sizes))) / rows
+        return self.weighted_sum(self.real.new_ones(len(self.real), rows, len(self.sizes))) / rows
 
     def materialise(self) -> Tensor:
         """The gradients (N, R + C, P)."""
@@ -145,9 +149,9 @@ class Dealt:
 
 def deal(things: Tensor, holders: int, clients: int) -> Dealt:
     """Deals things (n,), by number, in turn to the first ``holders`` of some clients."""
-    each = -(-len(things) // holders)
-    turns = torch.arange(clients)[:, None] + holders * torch.arange(each)
-    held = (turns < len(things)) & (torch.arange(clients) < holders)[:, None]
+    each, numbers = -(-len(things) // holders), torch.arange(clients, device=things.device)
+    turns = numbers[:, None] + holders * torch.arange(each, device=things.device)
+    held = (turns < len(things)) & (numbers < holders)[:, None]
     return Dealt(things[turns.where(held, 0)], held)
 
 
@@ -156,7 +160,7 @@ class PlayedExamples:
     """Canaries, the coins that say which are in, and the real examples beside them.
 
     Attributes:
-        included: (m,), the coins.
+        included: (m,), the coins, on the device of the canaries.
         real: gradients of the real examples, which the auditor knows and takes away; None without.
     """
 
@@ -167,17 +171,19 @@ class PlayedExamples:
 
     def deal_real(self, holders: int, clients: int) -> Dealt:
         """Who has which of the real examples."""
-        return deal(torch.arange(0 if self.real is None else self.settings.others), holders, clients)
+        count = 0 if self.real is None else self.settings.others
+        return deal(torch.arange(count, device=self.included.device), holders, clients)
 
     def batch(self, now: int, step: int, weights: Tensor, canaries: Dealt, real: Dealt) -> ExamplesAndCanaries:
         """What Poisson sampling takes into a step of N clients at weights (N, P); a canary that is out is not there."""
         settings = self.settings
         random = Stream(settings.seed, "audit sample", now, step)
-        taken = poisson_sample((settings.canaries,), settings.sampling_rate, random)
-        chosen = poisson_sample((0 if self.real is None else settings.others,), settings.sampling_rate, random)
+        taken = poisson_sample((settings.canaries,), settings.sampling_rate, random).to(weights.device)
+        others = 0 if self.real is None else settings.others
+        chosen = poisson_sample((others,), settings.sampling_rate, random).to(weights.device)
         there = (taken & self.included)[canaries.places] & canaries.held
         chosen = chosen[real.places] & real.held
-        gradients = torch.zeros(len(weights), 0, weights.shape[1])
+        gradients = weights.new_zeros(len(weights), 0, weights.shape[1])
         if self.real is not None:
             gradients = self.real(weights, real.places) * chosen[..., None]
         return ExamplesAndCanaries(

@@ -42,6 +42,7 @@ class AuditedFederation:
     server: State = field(default_factory=dict)
     clients: dict[int, State] = field(default_factory=dict)
     on_round: Callable[[], None] = lambda: None
+    device: torch.device | None = None
 
     def context(self, now: int, first: int, count: int) -> RoundContext:
         """The beginning of round ``now`` for ``count`` clients from number ``first``."""
@@ -54,7 +55,7 @@ class AuditedFederation:
 
     def begin(self) -> ServerRound:
         """The server's end of a round, which nobody has reported to yet."""
-        return ServerRound(self.defense, self.layout.total)
+        return ServerRound(self.defense, self.layout.total, self.device)
 
     def deliver(
         self, server: ServerRound, update: Tensor, context: RoundContext, present: Tensor, reporting: Tensor
@@ -97,7 +98,8 @@ class ExampleAudit:
     def scores(self) -> Tensor:
         """The higher, the likelier a canary is in: (m,)."""
         settings, federation = self.examples.settings, self.federation
-        everything, scores = torch.arange(settings.canaries), torch.zeros(settings.canaries)
+        everything = torch.arange(settings.canaries, device=self.weights.device)
+        scores = self.weights.new_zeros(settings.canaries)
         for now in range(settings.rounds):
             server = federation.begin()
             if settings.design == "together":
@@ -120,9 +122,9 @@ class ExampleAudit:
         trained = train_locally(
             reader.batch, weights, self.federation.defense, context, settings.steps, recorders=[reader]
         )
-        everybody = torch.ones(clients, dtype=torch.bool)
+        everybody = torch.ones_like(weights[:, 0], dtype=torch.bool)
         self.federation.deliver(server, trained.update, context, everybody, everybody)
-        scores = torch.zeros(settings.canaries)
+        scores = self.weights.new_zeros(settings.canaries)
         scores[canaries.places[canaries.held]] = torch.stack(reader.scores).sum(0)[canaries.held]
         return scores
 
@@ -182,7 +184,7 @@ class SumAudit:
     def scores(self) -> Tensor:
         """The higher, the likelier a canary is in: (m,)."""
         settings = self.examples.settings
-        everything = torch.arange(settings.canaries)
+        everything = torch.arange(settings.canaries, device=self.weights.device)
         if settings.design == "together":
             return self._rounds(self.federation, everything)
         # Each has a federation of its own.
@@ -194,7 +196,7 @@ class SumAudit:
 
     def _rounds(self, federation: AuditedFederation, canaries: Tensor) -> Tensor:
         """All rounds of a federation with some canaries, by number; their scores (n,)."""
-        settings, weights, scores = self.examples.settings, self.weights, torch.zeros(len(canaries))
+        settings, weights, scores = self.examples.settings, self.weights, self.weights.new_zeros(len(canaries))
         present = settings.clients_per_round - settings.dropouts
         dealt = deal(canaries, settings.holders, present)
         for now in range(settings.rounds):
@@ -228,7 +230,7 @@ class SumAudit:
         """One round: what the server applies (P,) and what each of N clients sent (N, P)."""
         server, context = federation.begin(), federation.context(now, 0, len(weights))
         trained = self._train(federation, context, weights, dealt, canaries)
-        everybody = torch.ones(len(weights), dtype=torch.bool)
+        everybody = torch.ones_like(weights[:, 0], dtype=torch.bool)
         messages = federation.deliver(server, trained, context, everybody, everybody)
         return federation.finish(server, now), messages
 
@@ -253,8 +255,8 @@ class ClientAudit:
     """Plays the rounds and scores each canary by what the view sees.
 
     Attributes:
-        included: (m,), the coins.
-        others: (R, P), updates of real clients, which the auditor knows and takes away.
+        included: (m,), the coins, on the device of the canaries.
+        others: (R, P), updates of real clients, which the auditor knows and takes away, on the same device.
         rate: share of the clients in a round.
         view: ``server`` sees every message (tap T1.out), any other the aggregate (tap T0.agg).
     """
@@ -269,7 +271,7 @@ class ClientAudit:
 
     def scores(self) -> Tensor:
         """The higher, the likelier a canary is in: (m,)."""
-        everyone, scores = slice(0, self.settings.canaries), torch.zeros(self.settings.canaries)
+        everyone, scores = slice(0, self.settings.canaries), self.others.new_zeros(self.settings.canaries)
         # A server that sees every message sees canaries apart even when they come together.
         if self.settings.design == "together" or self.view == "server":
             for now in range(self.settings.rounds):
@@ -285,8 +287,8 @@ class ClientAudit:
     def _round(self, federation: AuditedFederation, now: int, part: slice) -> Tensor:
         """One round of some canaries and the real clients; the scores of these canaries."""
         random = Stream(federation.stream, "sample", now)
-        taken = poisson_sample((self.settings.canaries,), self.rate, random)
-        server, scores = federation.begin(), torch.zeros(part.stop - part.start)
+        taken = poisson_sample((self.settings.canaries,), self.rate, random).to(self.others.device)
+        server, scores = federation.begin(), self.others.new_zeros(part.stop - part.start)
         expected = self._receive_others(federation, server, now, random) if len(self.others) else 0.0
         for chunk in chunks(part.stop - part.start):
             rows = slice(part.start + chunk.start, part.start + chunk.stop)
@@ -302,7 +304,7 @@ class ClientAudit:
         """Real clients take part; returns the aggregate (P,) they alone would give without noise."""
         known = replace(federation, noise_scale=0.0, server=dict(federation.server), clients={})
         undisturbed = known.begin()
-        taken = poisson_sample((len(self.others),), self.rate, random)
+        taken = poisson_sample((len(self.others),), self.rate, random).to(self.others.device)
         for rows in chunks(len(self.others)):
             first, count, update = self.settings.canaries + rows.start, rows.stop - rows.start, self.others[rows]
             known.deliver(undisturbed, update, known.context(now, first, count), taken[rows], taken[rows])
@@ -314,5 +316,5 @@ class ClientAudit:
         positions = self.canaries.positions[rows]
         if self.settings.design == "norm":
             return released.norm(dim=1).expand(len(positions))
-        rows_of = torch.arange(len(released)).expand(len(positions))[:, None]
+        rows_of = torch.arange(len(released), device=released.device).expand(len(positions))[:, None]
         return released[rows_of, positions].sum(1)

@@ -11,6 +11,7 @@ from torch import Tensor
 from harness.audit.canaries import PlayedExamples, RealGradients, audit_lower_bound, coins, make_canaries
 from harness.audit.federation import AuditedFederation, ClientAudit, ExampleAudit, SumAudit
 from harness.audit.settings import AuditSettings, Unit
+from harness.base.devices import compute_on
 from harness.base.errors import UsageError
 from harness.base.limits import forecast, require_memory, seconds_of
 from harness.base.progress import progress
@@ -176,10 +177,13 @@ def audit_result(settings: AuditSettings, claim: Claim, scores: Tensor, included
     )  # fmt: skip
 
 
-def audit(settings: AuditSettings, data_root: Path) -> AuditResult:
+def audit(settings: AuditSettings, data_root: Path, device: str = "cpu") -> AuditResult:
     """Trains one run with canaries, guesses which were in, and says what that proves.
 
     The canaries' coins, the sampling of units and all noise are keyed by the seed: equal settings give equal results.
+
+    Args:
+        device: ``cpu`` or a GPU (:func:`harness.base.devices.choose_device`).
 
     Raises:
         UsageError: the settings do not fit the model, the data or the defense.
@@ -193,28 +197,30 @@ def audit(settings: AuditSettings, data_root: Path) -> AuditResult:
     claim = claim_of(defense, settings, unit, facts)
     if settings.sums:
         _require_memory(settings, model.layout.total)
+    place = compute_on(device)
+    model.to(place, torch.float32)
     steps = settings.rounds * settings.steps
     taken = seconds_of(steps, steps * (settings.canaries + settings.others))
     forecast(taken, f"an audit of {settings.rounds} rounds of {settings.steps} steps")
     view, together = claim.statement.view, settings.design == "together"
-    canaries = make_canaries(model.layout, settings.canaries, settings.seed, together)
-    included = coins(settings.seed, settings.canaries)
-    weights = model.initial_weights([(settings.seed, "audit")])[0]
-    real = _real_gradients(model, dataset, settings) if together and settings.others else None
+    canaries = make_canaries(model.layout, settings.canaries, settings.seed, together).to(place)
+    included = coins(settings.seed, settings.canaries).to(place)
+    weights = model.initial_weights([(settings.seed, "audit")])[0].to(place)
+    real = _real_gradients(model, dataset, settings, place) if together and settings.others else None
     apart = not together and (settings.sums if unit == "example" else view != "server")
     rounds = settings.rounds * (settings.canaries if apart else 1)
     with progress(f"auditing {settings.defense} by canaries {settings.design}", rounds, "rounds") as bar:
-        federation = replace(_federation(settings, unit, model), on_round=lambda: bar.advance(1))
+        federation = replace(_federation(settings, unit, model), on_round=lambda: bar.advance(1), device=place)
         if unit == "example":
             played = SumAudit if settings.sums else ExampleAudit
             scores = played(federation, PlayedExamples(settings, canaries, included, real), weights).scores()
         else:
-            others = torch.zeros(0, model.layout.total)
+            others = weights.new_zeros(0, model.layout.total)
             if real is not None:
-                gradients = real(weights[None], torch.arange(settings.others)[None])[0]
+                gradients = real(weights[None], torch.arange(settings.others, device=place)[None])[0]
                 others = -settings.learning_rate * settings.steps * gradients
             scores = ClientAudit(federation, settings, canaries, included, others, settings.rate(unit), view).scores()
-    return audit_result(settings, claim, scores, included)
+    return audit_result(settings, claim, scores.cpu(), included.cpu())
 
 
 def _federation(settings: AuditSettings, unit: Unit, model: RowModel) -> AuditedFederation:
@@ -231,11 +237,11 @@ def _require_memory(settings: AuditSettings, parameters: int) -> None:
     require_memory(8.0 * vectors * parameters, "a round of summed clients", mend)
 
 
-def _real_gradients(model: RowModel, dataset: Dataset, settings: AuditSettings) -> RealGradients:
+def _real_gradients(model: RowModel, dataset: Dataset, settings: AuditSettings, device: torch.device) -> RealGradients:
     if settings.others > len(dataset.labels):
         raise UsageError(f"{settings.dataset} has only {len(dataset.labels)} examples; lower --others")
     chosen = select_victims(dataset, settings.others, 1, settings.seed, distinct_labels=False)
-    images, labels = chosen.images[:, 0], chosen.labels[:, 0]
+    images, labels = chosen.images[:, 0].to(device), chosen.labels[:, 0].to(device)
 
     def gradients(weights: Tensor, places: Tensor) -> Tensor:
         return model.per_example_gradients(weights, images[places], labels[places])

@@ -15,12 +15,21 @@ from harness.audit import DESIGNS, AuditResult, audit, audit_settings
 from harness.audit.planted import audit_released
 from harness.audit.settings import AuditSettings
 from harness.base.building import parse_assignments
+from harness.base.devices import choose_device
 from harness.base.errors import UsageError
 from harness.base.progress import counted
 from harness.cli.app import DONE, app
 from harness.cli.console import display
 from harness.cli.grouping import Grouped
-from harness.cli.options import AssignmentsOption, DataRootOption, JsonOption, numbers, split_lists, with_output
+from harness.cli.options import (
+    AssignmentsOption,
+    DataRootOption,
+    DeviceOption,
+    JsonOption,
+    numbers,
+    split_lists,
+    with_output,
+)
 from harness.datasets import data_root as find_data_root
 from harness.defenses import DEFENSES
 from harness.judging.capture import read_capture
@@ -79,6 +88,7 @@ def audit_command(
         typer.Option(help="Captures of a Flower job with canary_mod: audit what it released. Repeated."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the JSON document to this file too.")] = None,
+    device: DeviceOption = "auto",
     data_root: DataRootOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -100,8 +110,9 @@ def audit_command(
         # In a sum, every canary alone costs a federation of its own.
         chosen = [one for one in chosen if one.design == "together" or not one.sums]
     _require_writable(out)
-    results = _audit_all(chosen, root)
-    document = {"environment": environment("cpu"), "audits": [result.row() for result in results]}
+    place = choose_device(device)
+    results = [audit(settings, root, place) for settings in counted(chosen, "audit")]
+    document = {"environment": environment(place), "audits": [result.row() for result in results]}
     _deliver(document, out, as_json)
     if not as_json:
         display(lambda console: print_audits(results, console), _WIDTH)
@@ -138,10 +149,6 @@ def _combinations(
         audit_settings(defense=name, defense_args=arguments[name], design=design, seed=seed, **common)
         for name, design, seed in itertools.product(names, designs, seeds)
     ]
-
-
-def _audit_all(chosen: list[AuditSettings], root: Path) -> list:
-    return [audit(settings, root) for settings in counted(chosen, "audit")]
 
 
 def _require_writable(out: Path | None) -> None:

@@ -82,6 +82,7 @@ GROUPS: dict[str, Groups] = {
         ),
         "Attackers": ("planted", "canary", "canaries", "others", "guesses"),
         "Data": ("dataset", "data_root"),
+        "Running": _RUNNING,
         "Output": _OUTPUT,
     },
     "claims": {

@@ -65,6 +65,13 @@ TRAINED = {
     }.items()
 }  # fmt: skip
 
+_CANARIES = "--canaries 40 --others 6 --steps 2 --rounds 2 --dataset digits --model mlp"
+AUDITED = {
+    "examples": "--defense fed_cdp,fed_acdp --sampling-rate 0.5 --canary together,norm",
+    "clients": "--defense fed_sdp --canary together",
+    "sums": "--defense secagg_ddp --clients-per-round 4 --canary together",
+}
+
 Command = Callable[..., Any]
 
 
@@ -97,6 +104,15 @@ _VICTIM = ("defense", "attack", "tap", "victim", "image", "outcome", "label")
 def test_training_is_equal(harness: Command, name: str) -> None:
     on_cpu, on_cuda = (json.loads((one / "training.json").read_text()) for one in both(harness, "train", TRAINED[name]))
     assert numbers(on_cuda) == pytest.approx(numbers(on_cpu), rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", AUDITED)
+def test_audits_are_equal(harness: Command, name: str) -> None:
+    on_cpu, on_cuda = (
+        harness("audit", *f"{AUDITED[name]} {_CANARIES} --json --device {device}".split()) for device in ("cpu", "cuda")
+    )
+    assert on_cpu.code == 0, on_cpu.err
+    assert json.loads(on_cuda.out)["audits"] == json.loads(on_cpu.out)["audits"], on_cuda.err
 
 
 def numbers(document: Any, at: str = "") -> dict[str, float]:
