@@ -69,7 +69,7 @@ def test_the_notebook_is_kept_with_small_outputs() -> None:
     assert "resilient" in said(json.loads(NOTEBOOK.read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("name", ["own_network", "results"])
+@pytest.mark.parametrize("name", [pytest.param("own_network", marks=pytest.mark.slow), "results"])
 def test_a_small_notebook_runs_and_says_what_it_said(name: str, tmp_path: Path) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     notebook = nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)
