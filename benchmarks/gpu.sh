@@ -7,6 +7,8 @@
 # folder with MNIST. On the emulated device of tests/second_device, a rehearsal that says nothing about time:
 #
 #     SECOND_DEVICE_COUNT=1 HARNESS="python tests/second_device/second_device.py" QUICK=1 benchmarks/gpu.sh attack rehearsal
+#
+# For its parts tests and noise-bits, PYTHONPATH=tests/second_device PYTEST_ADDOPTS="-p second_device" beside these.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 part="${1:?which part? see the head of this file}" folder="${2:-gpu}"
@@ -80,12 +82,12 @@ if [[ "$part" != page && -e "$folder/$part.json" ]]; then
     echo "$folder/$part.json is there; remove it to run the part again"
     exit 0
 fi
-few=(); if [[ -n "${QUICK:-}" ]]; then few=(--victims 2); fi
+few=() clients=(); if [[ -n "${QUICK:-}" ]]; then few=(--victims 2) clients=(--clients 1,2); fi
 case "$part" in
 tests) tests tests tests/evaluation/test_gpu.py ;;
 noise-bits) tests noise-bits tests/base/test_device_noise.py ;;
 attack) both attack bench attack --dataset mnist-sample --growth 0 --minutes "${MINUTES:-3}" --jobs 1 "${few[@]}" ;;
-train) both train bench train --repeats "${REPEATS:-100}" ;;
+train) both train bench train --repeats "${REPEATS:-100}" "${clients[@]}" ;;
 resnet18) both resnet18 bench attack --model torchvision:resnet18 --iterations 1 --jobs 1 "${few[@]}" ;;
 vit) both vit bench attack --model vit --attack cpl --iterations 1 --jobs 1 "${few[@]}" ;;
 paper-scale) rounds ;;
