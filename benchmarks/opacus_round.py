@@ -7,7 +7,7 @@ Both sides train the network of the papers (``cnn``) in float32 from the same we
 order, with one clip of each example's whole gradient and noise of the same level, each by a generator of its own.
 Opacus trains one client after another, by its hooks and by functorch: its optimizer is called directly, with no
 loader. Sides take turns, the first rounds do not count, and of Opacus only what is faster there goes on. Before that,
-updates without noise are compared.
+updates of two clients without noise are compared, in double precision.
 """
 
 import harness  # noqa: F401  (before torch, which reads at its start what this sets)
@@ -37,24 +37,28 @@ from harness.models import RowModel
 from harness.training.clients import batch_gradients
 
 RATE, CLIP, SIGMA, WARM_UP = 0.05, 4.0, 6.0, 2
+# Clients whose updates are compared, in double precision: in single, a ReLU that is all but 0 falls on either side.
+COMPARED = 2
 MODES = ("hooks", "functorch")
 
 
 class Work:
     """A round's clients with their examples; either side makes of it the updates (K, P)."""
 
-    def __init__(self, data: Dataset, clients: int, steps: int, batch: int, chunk: int) -> None:
-        self.data, self.steps, self.batch, self.chunk = data, steps, batch, chunk
+    def __init__(
+        self, data: Dataset, clients: int, steps: int, batch: int, chunk: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.data, self.steps, self.batch, self.chunk, self.dtype = data, steps, batch, chunk, dtype
         self.model = RowModel("cnn", data.image_shape, data.num_classes)
-        self.model.to(torch.device("cpu"), torch.float32)
-        self.start = self.model.initial_weights([(0, "global")])[0].float()
+        self.model.to(torch.device("cpu"), dtype)
+        self.start = self.model.initial_weights([(0, "global")])[0].to(dtype)
         each = steps * batch
         chosen = torch.stack(
             [Stream(client, "round").permutation(len(data.labels))[:each] for client in range(clients)]
         )
         self.places = chosen
         self.modules = {
-            mode: prepare_module(copy.deepcopy(self.model.plain(self.start)), mode, loss_reduction="mean")
+            mode: prepare_module(copy.deepcopy(self.model.plain(self.start)).to(dtype), mode, loss_reduction="mean")
             for mode in MODES
         }
 
@@ -73,7 +77,7 @@ class Work:
             batches = Batches(order.expand(len(places), -1, -1), None)
             gradients = batch_gradients(self.model, self.data, places, batches, self.batch)
             weights = self.start.expand(len(places), -1).contiguous()
-            trained = train_locally(gradients, weights, defense, context, self.steps, precision=torch.float32)
+            trained = train_locally(gradients, weights, defense, context, self.steps, precision=self.dtype)
             made.append(trained.moved)
         return torch.cat(made)
 
@@ -94,7 +98,7 @@ class Work:
             for step in range(self.steps):
                 rows = places[step * self.batch : (step + 1) * self.batch]
                 optimizer.zero_grad()
-                loss = functional.cross_entropy(module(self.data.images[rows].float()), self.data.labels[rows])
+                loss = functional.cross_entropy(module(self.data.images[rows].to(self.dtype)), self.data.labels[rows])
                 loss.backward()
                 optimizer.step()
             moved = {name: parameter.detach().clone() for name, parameter in named.items()}
@@ -111,12 +115,14 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=25, help="clients at once, on our side")
     parser.add_argument("--rounds", type=int, default=5, help="that count")
     asked = parser.parse_args()
-    work = Work(load_dataset("mnist", data_root(None), "train"), asked.clients, asked.steps, asked.batch, asked.chunk)
+    data, size = load_dataset("mnist", data_root(None), "train"), (asked.steps, asked.batch, asked.chunk)
     print(f"torch {torch.__version__}, opacus {version('opacus')}, {torch.get_num_threads()} thread(s)", flush=True)
-    quiet = work.ours(0.0)
+    few = Work(data, COMPARED, *size, dtype=torch.float64)
+    quiet = few.ours(0.0)
     for mode in MODES:
-        differ = (work.theirs(mode, 0.0) - quiet).norm() / quiet.norm()
+        differ = (few.theirs(mode, 0.0) - quiet).norm() / quiet.norm()
         print(f"without noise, {mode}: updates differ by {differ:.1e} of their length", flush=True)
+    work = Work(data, asked.clients, *size)
     sides: dict[str, Callable[[], Tensor]] = {"ours": lambda: work.ours(SIGMA)}
     sides |= {mode: lambda mode=mode: work.theirs(mode, SIGMA) for mode in MODES}
     taken: dict[str, list[float]] = {name: [] for name in sides}
