@@ -18,6 +18,9 @@ _SMALL: Grid = {
     "prior": "none",
 }  # fmt: skip
 
+# Of texts; the dataset names the network.
+_TEXTS: Grid = _SMALL | {"dataset": ["notes"], "model": [], "attack_arg": []}
+
 # Noise is weak enough that half of it leaks visibly more: only such a cell shows that noise got lost. In the last
 # fed_cdp cell the clipping decides, in dssgd the choice and the bound of coordinates.
 _GATE: list[Grid] = [
@@ -47,6 +50,22 @@ _GATE: list[Grid] = [
     _SMALL | {
         "defense": ["dp_local"], "surface": ["2"], "attack": ["levels", "identify"], "prior": "auto", "attack_arg": [],
         "defense_arg": ["clipping=median_per_tensor"],
+    },
+    # What is no image, what is no chain of layers, and what is no noise: texts, a transformer, a table in batches, and
+    # numbers of few bits.
+    _TEXTS | {"defense": ["none"], "surface": ["2"], "attack": ["token_rows", "span"]},
+    _TEXTS | {
+        "defense": ["fed_cdp"], "surface": ["2"], "attack": ["decode", "identify"], "prior": "auto",
+        "defense_arg": ["sigma=0.003"],
+    },
+    _SMALL | {"defense": ["none"], "surface": ["2"], "model": ["vit"], "attack": ["patches"], "attack_arg": []},
+    _SMALL | {
+        "defense": ["none"], "surface": ["2"], "dataset": ["cancer"], "model": ["mlp2"], "batch_size": ["4"],
+        "attack": ["rows"], "attack_arg": [], "victims": 24,
+    },
+    _SMALL | {
+        "defense": ["quantization"], "surface": ["1"], "attack": ["intervals"], "attack_arg": [], "prior": "auto",
+        "defense_arg": ["bits=4"],
     },
 ]  # fmt: skip
 
