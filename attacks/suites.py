@@ -77,6 +77,15 @@ def members(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(chosen.attack for chosen in expanded((name, {}) for name in names)))
 
 
+def reading(suite: str, texts: bool) -> list[str]:
+    """Names of a suite's members that can make texts, or else images and rows of tables; others are no members there.
+
+    Of an unknown suite none.
+    """
+    kinds = ("anything", "texts" if texts else "images")
+    return [name for name in SUITES.get(suite, ()) if ATTACKS[name].reads in kinds]
+
+
 def expanded(attacks: Iterable[tuple[str, Settings]]) -> list[Chosen]:
     """Attacks and suites, each with its settings, as attacks; what is named twice with the same settings is one.
 
