@@ -30,11 +30,11 @@ SUITES: dict[str, Mapping[str, Settings]] = {
         "patches": {}, "analytic": {}, "spear": {}, "learned": {}, "levels": {}, "slope": {}, "identify": {},
         "cpl": {}, "map": {}, "inverting_gradients": {"max_iterations": 1000},
     },
-    # Of the two that joined, the first reads batches of tables, the second what compression leaves: it comes before the
-    # one that takes rounded numbers for exact ones.
+    # Of the two that joined, the first reads batches of tables, of which it brings more back than the one behind it in
+    # the same time; the second reads what compression leaves, before the one that takes rounded numbers for exact ones.
     "auto-9": {
         "token_rows": {}, "span": {}, "decode": {},
-        "patches": {}, "analytic": {}, "spear": {}, "rows": {}, "learned": {}, "levels": {}, "slope": {},
+        "patches": {}, "analytic": {}, "rows": {}, "spear": {}, "learned": {}, "levels": {}, "slope": {},
         "identify": {}, "cpl": {}, "intervals": {}, "map": {}, "inverting_gradients": {"max_iterations": 1000},
     },
 }  # fmt: skip

@@ -72,7 +72,7 @@ def _of_documents(folder: Path, every: bool) -> Iterator[tuple[str, Row]]:
         rows = document.get("summary", [document["row"]] if "row" in document else []) if type(document) is dict else []
         for row in rows:
             if every:
-                own = {name: value for name, value in row["defense_args"].items() if (name, value) != ("noise_scale", 1)}
+                own = {name: value for name, value in row["defense_args"].items() if name != "noise_scale"}
                 place = f"{title(row, own)}, {row['victims']} victims"
                 yield place, Row(_in_full(row["verdict"], row["verdict_reason"]), row["verdict_reason"])
             elif hidden(row) > 1:

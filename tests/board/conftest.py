@@ -24,8 +24,8 @@ TRAINED = (
 
 @contextmanager
 def the_suite() -> Iterator[pytest.MonkeyPatch]:
-    """``tiny``, with an older version that was dropped, and ``mixed``, which has members for texts and for images, known
-    for as long as they are needed."""
+    """``tiny``, with an older version that was dropped, and ``mixed``, with members for texts and for images, known for
+    as long as they are needed."""
     from harness.attacks import SUITES
     from harness.attacks.suites import DROPPED, LATEST
 
