@@ -2,11 +2,12 @@
 
 ``python benchmarks/verdicts_moved.py OLD NEW`` compares two baselines of ``harness check``, or two folders of result
 documents or cards; ``git show COMMIT:baselines/nightly.json`` gives an older baseline. ``--every`` takes places of one
-example too, with their victims, and says of a leak whether whole images come back or traces alone: what a stronger
-suite changed, from one folder of each suite. Documents say their verdicts. A
-baseline keeps three numbers of each victim, from which this says what they show: ``leaks`` where two images or more
-came back, or ranks are nearer than chance (p < 0.001 over the number of attacks, two-sided); else ``inconclusive``,
-since fewer than 59 victims show no resilience.
+example too, with their victims, and says how much the best attack brings back: what a stronger suite changed, from one
+folder of each suite.
+
+Documents say their verdicts. A baseline keeps three numbers of each victim, from which this says what they show:
+``leaks`` where two images or more came back, or ranks are nearer than chance (p < 0.001 over the number of attacks,
+two-sided); else ``inconclusive``, since fewer than 59 victims show no resilience.
 """
 
 import harness  # noqa: F401  (before torch, which reads at its start what this sets)
@@ -27,7 +28,7 @@ from harness.defenses import DEFENSES
 from harness.gate.cells import GateCell
 from harness.gate.rule import read_baseline
 from harness.gate.settings import named
-from harness.scoring.strongest import TRACES, leak_level
+from harness.scoring.strongest import leak_level
 from harness.scoring.verdict import VICTIMS_NEEDED
 
 
@@ -70,18 +71,21 @@ def _of_documents(folder: Path, every: bool) -> Iterator[tuple[str, Row]]:
     for file in sorted(folder.rglob("*.json")):
         document = json.loads(file.read_text())
         rows = document.get("summary", [document["row"]] if "row" in document else []) if type(document) is dict else []
+        cells = {cell.get("key"): cell for cell in document.get("cells", [])} if rows else {}
         for row in rows:
             if every:
                 own = {name: value for name, value in row["defense_args"].items() if name != "noise_scale"}
                 place = f"{title(row, own)}, {row['victims']} victims"
-                yield place, Row(_in_full(row["verdict"], row["verdict_reason"]), row["verdict_reason"])
+                yield place, Row(_in_full(row, cells), row["verdict_reason"])
             elif hidden(row) > 1:
                 yield title(row, row["defense_args"]), Row(row["verdict"], row["verdict_reason"])
 
 
-def _in_full(verdict: str, reason: str) -> str:
-    """A verdict, and of a leak what comes back."""
-    return verdict if verdict != "leaks" else f"leaks: {'traces' if f'attacks: {TRACES}' in reason else 'whole'}"
+def _in_full(row: Mapping[str, Any], cells: Mapping[str, Any]) -> str:
+    """A verdict, and how much the best attack brings back."""
+    rates = [cells[one["cell"]].get("asr", {}).get("strict") for one in row["attacks"] if one["cell"] in cells]
+    back = max(((rate["successes"], rate["n"]) for rate in rates if rate), default=None)
+    return row["verdict"] if back is None else f"{row['verdict']}, {back[0]} of {back[1]} back"
 
 
 def _of_baseline(path: Path) -> Iterator[tuple[str, Row]]:

@@ -51,6 +51,23 @@ def test_what_is_impossible_is_recorded_and_fails_nothing(document: ResultDocume
     assert impossible == {"patches", "analytic", "spear", "rows", "learned", "levels", "intervals"} and document.valid
 
 
+@pytest.mark.parametrize(
+    ("attack", "place", "left_out"),
+    [
+        ("rows", {"dataset": "digits"}, True),
+        ("rows", {"dataset": "cancer"}, False),
+        ("intervals", {"dataset": "digits"}, True),
+        ("intervals", {"dataset": "digits", "defense": "fed_cdp"}, True),
+        ("intervals", {"dataset": "digits", "defense": "quantization", "tap": "T1.out"}, False),
+    ],
+)
+def test_a_suite_leaves_out_what_other_members_do(attack: str, place: dict[str, Any], left_out: bool) -> None:
+    """So that `resilient` behind rounded numbers rests on an attacker that reads them, and nobody waits elsewhere."""
+    settings = cell_settings(**place, model="mlp", victims=2, prior="auto", attack=attack)
+    seen = Stage(Path("no data root"), 64).set(settings).observation
+    assert bool(settings.build_attack().superfluous(seen)) == left_out
+
+
 def test_controls_are_nobodys_suite(document: ResultDocument) -> None:
     controls = [cell for cell in document.cells if cell.role == "control"]
     assert controls and not any(cell.suite or cell.flags for cell in controls)
