@@ -48,6 +48,14 @@ class Attacker:
         """Every hyper-parameter by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
+    def superfluous(self, observation: Observation) -> str | None:
+        """Return why a suite need not try the attack there, since other members find all that it could; else None.
+
+        Args:
+            observation: as the attack would get it. Named itself, the attack runs in any case.
+        """
+        return None
+
     def tamper(self, clients: int, examples: int) -> Tamper | None:
         """Return the tampering of the network before the round; None for a server that follows the protocol.
 

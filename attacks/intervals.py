@@ -43,6 +43,11 @@ class Intervals(MaximumAPosteriori):
     reads_level: ClassVar[bool] = False
     reads_coding: ClassVar[bool] = True
 
+    def superfluous(self, observation: Observation) -> str | None:
+        if observation.coding is not None:
+            return None
+        return "attack 'intervals' reads rounded numbers, and here none are; a suite leaves it out: 'map' does the same"
+
     def labels_of_starts(self, observation: Observation) -> Tensor | None:
         bounds_of(observation)  # before any work
         return super().labels_of_starts(observation)

@@ -57,6 +57,10 @@ class Rows(ClosedForm):
 
     uses_labels: ClassVar[bool] = False
 
+    def superfluous(self, observation: Observation) -> str | None:
+        height = observation.model.image_shape[-2]
+        return "attack 'rows' reads tables, and these are images; a suite leaves it out" if height > 1 else None
+
     def solved(self, observation: Observation) -> Tensor:
         layer_names(observation.model)
 

@@ -30,9 +30,16 @@ SUITES: dict[str, Mapping[str, Settings]] = {
         "patches": {}, "analytic": {}, "spear": {}, "learned": {}, "levels": {}, "slope": {}, "identify": {},
         "cpl": {}, "map": {}, "inverting_gradients": {"max_iterations": 1000},
     },
+    # Of the two that joined, the first reads batches of tables, of which it brings more back than the one behind it in
+    # the same time; the second reads what compression leaves, before the one that takes rounded numbers for exact ones.
+    "auto-9": {
+        "token_rows": {}, "span": {}, "decode": {},
+        "patches": {}, "analytic": {}, "rows": {}, "spear": {}, "learned": {}, "levels": {}, "slope": {},
+        "identify": {}, "cpl": {}, "intervals": {}, "map": {}, "inverting_gradients": {"max_iterations": 1000},
+    },
 }  # fmt: skip
 #: What a name without a version means.
-LATEST = {"auto": "auto-8"}
+LATEST = {"auto": "auto-9"}
 #: Suites whose members all run everywhere, whatever leaks to an earlier one.
 EXHAUSTIVE = ("auto-7",)
 #: Earlier suites, whose verdicts are outdated, and the last version of the harness that is to run them.
@@ -68,6 +75,15 @@ def require_current(suite: str) -> None:
 def members(names: Iterable[str]) -> list[str]:
     """Every attack behind these names of attacks and suites, once, in order."""
     return list(dict.fromkeys(chosen.attack for chosen in expanded((name, {}) for name in names)))
+
+
+def reading(suite: str, texts: bool) -> list[str]:
+    """Names of a suite's members that can make texts, or else images and rows of tables; others are no members there.
+
+    Of an unknown suite none.
+    """
+    kinds = ("anything", "texts" if texts else "images")
+    return [name for name in SUITES.get(suite, ()) if ATTACKS[name].reads in kinds]
 
 
 def expanded(attacks: Iterable[tuple[str, Settings]]) -> list[Chosen]:

@@ -1,10 +1,13 @@
 """Which verdicts moved where one observation hides several examples: a table of place, old and new verdict, and why.
 
 ``python benchmarks/verdicts_moved.py OLD NEW`` compares two baselines of ``harness check``, or two folders of result
-documents or cards; ``git show COMMIT:baselines/nightly.json`` gives an older baseline. Documents say their verdicts. A
-baseline keeps three numbers of each victim, from which this says what they show: ``leaks`` where two images or more
-came back, or ranks are nearer than chance (p < 0.001 over the number of attacks, two-sided); else ``inconclusive``,
-since fewer than 59 victims show no resilience.
+documents or cards; ``git show COMMIT:baselines/nightly.json`` gives an older baseline. ``--every`` takes places of one
+example too, with their victims, and says how much the best attack brings back: what a stronger suite changed, from one
+folder of each suite.
+
+Documents say their verdicts. A baseline keeps three numbers of each victim, from which this says what they show:
+``leaks`` where two images or more came back, or ranks are nearer than chance (p < 0.001 over the number of attacks,
+two-sided); else ``inconclusive``, since fewer than 59 victims show no resilience.
 """
 
 import harness  # noqa: F401  (before torch, which reads at its start what this sets)
@@ -59,18 +62,30 @@ def title(settings: Mapping[str, Any], defense_args: Mapping[str, Any]) -> str:
     return ", ".join([settings["dataset"], settings["model"], defense, *shape, str(settings["tap"])])
 
 
-def rows_of(path: Path) -> dict[str, Row]:
-    """Every row that hides several examples, by its place."""
-    return dict(_of_baseline(path) if path.is_file() else _of_documents(path))
+def rows_of(path: Path, every: bool = False) -> dict[str, Row]:
+    """Every row that hides several examples, by its place; of documents, ``every`` row at all."""
+    return dict(_of_baseline(path) if path.is_file() else _of_documents(path, every))
 
 
-def _of_documents(folder: Path) -> Iterator[tuple[str, Row]]:
+def _of_documents(folder: Path, every: bool) -> Iterator[tuple[str, Row]]:
     for file in sorted(folder.rglob("*.json")):
         document = json.loads(file.read_text())
         rows = document.get("summary", [document["row"]] if "row" in document else []) if type(document) is dict else []
+        cells = {cell.get("key"): cell for cell in document.get("cells", [])} if rows else {}
         for row in rows:
-            if hidden(row) > 1:
+            if every:
+                own = {name: value for name, value in row["defense_args"].items() if name != "noise_scale"}
+                place = f"{title(row, own)}, {row['victims']} victims"
+                yield place, Row(_in_full(row, cells), row["verdict_reason"])
+            elif hidden(row) > 1:
                 yield title(row, row["defense_args"]), Row(row["verdict"], row["verdict_reason"])
+
+
+def _in_full(row: Mapping[str, Any], cells: Mapping[str, Any]) -> str:
+    """A verdict, and how much the best attack brings back."""
+    rates = [cells[one["cell"]].get("asr", {}).get("strict") for one in row["attacks"] if one["cell"] in cells]
+    back = max(((rate["successes"], rate["n"]) for rate in rates if rate), default=None)
+    return row["verdict"] if back is None else f"{row['verdict']}, {back[0]} of {back[1]} back"
 
 
 def _of_baseline(path: Path) -> Iterator[tuple[str, Row]]:
@@ -120,6 +135,7 @@ def moved(old: Mapping[str, Row], new: Mapping[str, Row]) -> list[str]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit("two baselines or folders are needed: python benchmarks/verdicts_moved.py OLD NEW")
-    print("\n".join(moved(*(rows_of(Path(one)) for one in sys.argv[1:]))))
+    given = [one for one in sys.argv[1:] if one != "--every"]
+    if len(given) != 2:
+        sys.exit("two baselines or folders are needed: python benchmarks/verdicts_moved.py [--every] OLD NEW")
+    print("\n".join(moved(*(rows_of(Path(one), len(given) < len(sys.argv) - 1) for one in given))))

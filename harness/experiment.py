@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.attacks import ATTACKS, SUITES, Attacker, expanded, members
-from harness.attacks.suites import require_current
+from harness.attacks.suites import reading, require_current
 from harness.base.building import build, one_line
 from harness.base.errors import UsageError
 from harness.base.limits import require_steps, require_time
@@ -437,17 +437,13 @@ def expand(grid: dict[str, list[Any]], **common: Any) -> list[CellSettings]:
         values = dict(zip(grid, combination, strict=True))
         values["defense"], values["defense_args"] = values["defense"]
         chosen = values["attack"]
-        if chosen.suite and not _reads(chosen.attack, (common | values).get("dataset", "")):
+        dataset = (common | values).get("dataset", "")
+        if chosen.suite and chosen.attack not in reading(chosen.suite, source_of(dataset).text):
             continue
         values |= {"attack": chosen.attack, "attack_args": dict(chosen.arguments), "suite": chosen.suite}
         values |= values.pop("model_at", {})
         cells.append(cell_settings(**(common | values)))
     return cells
-
-
-def _reads(attack: str, dataset: str) -> bool:
-    """Whether a member of a suite can make what a dataset holds, images or texts."""
-    return ATTACKS[attack].reads in ("anything", "texts" if source_of(dataset).text else "images")
 
 
 def check_adversary(adversary: str | None, cells: list[CellSettings]) -> None:

@@ -18,6 +18,13 @@ _SMALL: Grid = {
     "prior": "none",
 }  # fmt: skip
 
+# Of texts, on the smaller network: the other one takes minutes.
+_TEXTS: Grid = _SMALL | {
+    "dataset": ["notes"], "model": ["text_transformer_64"], "attack_arg": [], "surface": ["2"], "victims": 24,
+}  # fmt: skip
+# Of a transformer that reads images.
+_PATCHES: Grid = _SMALL | {"model": ["vit"], "attack_arg": [], "attack": ["patches"], "surface": ["2"], "victims": 24}
+
 # Noise is weak enough that half of it leaks visibly more: only such a cell shows that noise got lost. In the last
 # fed_cdp cell the clipping decides, in dssgd the choice and the bound of coordinates.
 _GATE: list[Grid] = [
@@ -48,6 +55,20 @@ _GATE: list[Grid] = [
         "defense": ["dp_local"], "surface": ["2"], "attack": ["levels", "identify"], "prior": "auto", "attack_arg": [],
         "defense_arg": ["clipping=median_per_tensor"],
     },
+    # What is no image, what is no chain of layers, a table in batches, and numbers of few bits.
+    _TEXTS | {"defense": ["none"], "attack": ["token_rows", "span"]},
+    _TEXTS | {
+        "defense": ["fed_cdp"], "defense_arg": ["sigma=0.003"], "attack": ["decode"], "prior": "auto",
+    },
+    _PATCHES | {"defense": ["none"]},
+    _SMALL | {
+        "defense": ["none"], "surface": ["2"], "dataset": ["cancer"], "model": ["mlp2"], "batch_size": ["4"],
+        "attack": ["rows"], "attack_arg": [], "victims": 24,
+    },
+    _SMALL | {
+        "defense": ["quantization"], "surface": ["1"], "attack": ["intervals"], "attack_arg": [], "prior": "auto",
+        "defense_arg": ["bits=4"],
+    },
 ]  # fmt: skip
 
 # 32 victims: the gate's test needs 24. Caps cost hopeless rows their time and hardly an image: of those that came back
@@ -66,6 +87,25 @@ _SCALE, _ROWS = ["max_iterations=3"], ["max_iterations=10"]
 _BINS = ["imprint.bins=128", "loki.bins=32"]
 
 
+# What a night holds once: texts, a transformer of images, a table in batches, few bits.
+_OTHER_DATA: list[Grid] = [
+    _TEXTS | {"defense": ["none", "fed_cdp"], "attack": ["token_rows", "span"], "defense_arg": ["fed_cdp.sigma=0.001"]},
+    _TEXTS | {
+        "defense": ["fed_cdp"], "defense_arg": ["sigma=0.001"], "attack": ["decode", "identify"], "prior": "auto",
+    },
+    _PATCHES | {"defense": ["none", "fed_cdp"], "dataset": ["cifar10-sample"]},
+    _SMALL | {
+        "defense": ["none"], "surface": ["2"], "dataset": ["cancer"], "model": ["mlp2"], "batch_size": ["8"],
+        "attack": ["rows"], "attack_arg": [], "victims": 24,
+    },
+    _SMALL | {
+        "defense": ["quantization", "paper:signSGD"], "surface": ["1"], "dataset": ["mnist-sample"], "model": [],
+        "attack": ["intervals"], "attack_arg": [], "prior": "auto", "defense_arg": ["quantization.bits=4"],
+        "victims": 24,
+    },
+]  # fmt: skip
+
+
 def _nightly() -> list[Grid]:
     """Every defense and attack that is registered and needs no settings, so that a new one joins by itself.
 
@@ -81,9 +121,13 @@ def _nightly() -> list[Grid]:
     # Behind a secure sum a victim is a round of clients, all of whose images are attacked: fewer of both.
     sums: Grid = {"defense": secure, "victims": 24, "clients_per_round": 4}
     # Closed forms need a fully connected first layer or learned places, the learned inverse victims who share weights;
-    # a blind guess is the control of others; membership is for updates that are no sum of gradients.
-    elsewhere = ("analytic", "spear", "patches", "learned", "blind", "membership")
-    attacks = [name for name in ATTACKS if name not in elsewhere and _without_settings(ATTACKS[name])]
+    # a blind guess is the control of others; membership is for updates that are no sum of gradients, intervals for
+    # rounded numbers.
+    elsewhere = ("analytic", "spear", "rows", "patches", "learned", "blind", "membership", "intervals")
+    attacks = [
+        name for name in ATTACKS
+        if name not in elsewhere and ATTACKS[name].reads != "texts" and _without_settings(ATTACKS[name])
+    ]  # fmt: skip
     plain, informed, tampering = ([name for name in attacks if ATTACKS[name].tier == tier] for tier in TIERS)
     # Batches, on a network that has the layer some of these need.
     traps: Grid = {"dataset": ["mnist-sample"], "model": ["mlp2"], "batch_size": ["4"]}
@@ -100,7 +144,7 @@ def _nightly() -> list[Grid]:
             some | {"dataset": ["cifar10-sample"], "victims": 24, **cpl},
             some | {"dataset": ["cancer"], "attack": ["cpl"], "attack_arg": _ROWS},
         )
-    ]
+    ] + _OTHER_DATA
 
 
 def _without_settings(kind: Callable[[], object]) -> bool:
@@ -133,9 +177,9 @@ PRESETS: dict[str, tuple[str, Grid | list[Grid] | Callable[[], list[Grid]]]] = {
         "every part once on 8x8 digits, for pull requests: no defense, two defenses and a stack; under two minutes",
         _SMALL | {"defense": ["none", "fed_cdp", "fed_sdp", "pruning+noise"], "surface": ["2", "1"]},
     ),
-    "gate": ("24 cells in which any fault of a defense or an attack shows, for harness check; two minutes", _GATE),
+    "gate": ("32 cells in which any fault of a defense or an attack shows, for harness check; two minutes", _GATE),
     "nightly": (
-        "every defense x attack x surface on mnist-sample, cpl on cifar10-sample and cancer",
+        "every defense x attack x surface on mnist-sample, cpl on cifar10-sample and cancer; texts, a ViT, few bits",
         _nightly,
     ),
 }

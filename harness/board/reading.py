@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.attacks import SUITES
+from harness.attacks.suites import reading
 from harness.base.errors import UsageError
 from harness.base.version import SCHEMA_VERSION
-from harness.datasets.catalogue import is_own_data
+from harness.datasets.catalogue import is_own_data, source_of
 from harness.experiment import CellSettings, cell_settings
 from harness.models.networks import is_own
 from harness.results.card import KIND, Card
@@ -96,7 +96,8 @@ def cells_of(card: Card) -> list[CellSettings]:
     if card.training and not is_of(asked[0], card.training.settings):
         raise UsageError(f"the card's training is not of the federation that was attacked; {_MEND}")
     for suite in {one.suite for one in asked if one.suite}:
-        absent = set(SUITES[suite]) - {one.attack for one in asked}
+        members = reading(suite, source_of(asked[0].dataset).text)
+        absent = set(members) - {one.attack for one in asked}
         if absent:
             raise UsageError(f"the card lacks {', '.join(sorted(absent))} of its suite {suite}; {_MEND}")
     return asked

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.attacks import reconstructing
+from harness.attacks import SUITES, reconstructing
 from harness.datasets.prior import Prior
 from harness.evaluation.observe import Scene
 from harness.evaluation.played_round import round_context, server_state
@@ -40,6 +40,8 @@ AT_CHANCE = 0.05
 # Of fewer victims the labels of all, exchanged, are right too often for any p-value below that.
 _FEWEST = 4
 _FOREIGN, _ERRORS = 1.5, 2.0
+# The attack that takes numbers in a coarser form for what they are.
+_READER = "intervals"
 _BLIND_TO_LABELS = "label inference at chance; --labels known shows what comes back where they are known"
 
 
@@ -66,7 +68,8 @@ def _coarse(scored: Scored, verdict: Verdict) -> list[str]:
         return []
     if seen.coding is None or seen.coding.bounds(seen.target[:1], seen.model.layout) is None:
         return []
-    return ["takes numbers in a coarser form for exact ones; add --attack intervals"]
+    mend = "" if _READER in SUITES.get(scored.settings.suite or "", ()) else f"; add --attack {_READER}"
+    return [f"takes numbers in a coarser form for exact ones{mend}"]
 
 
 def _stalled(scores: Scores) -> list[str]:

@@ -211,6 +211,8 @@ class Run:
         began = time.perf_counter()
         scene = self.stage.set(settings)
         attack = settings.build_attack()
+        if settings.suite and (reason := attack.superfluous(scene.observation)):
+            raise UsageError(reason)
         if isinstance(attack, Identifier):
             found = identify_scene(settings, attack, scene, self.chunk, must_not_identify=control in NEGATIVE)
             return Scored(settings, scene, None, found, time.perf_counter() - began)

@@ -7,7 +7,7 @@ from typing import get_args
 import numpy as np
 
 from harness.attacks import ATTACKS, Identifier, expanded
-from harness.attacks.suites import Chosen
+from harness.attacks.suites import Chosen, reading
 from harness.base.building import build
 from harness.base.errors import UsageError
 from harness.base.local_optimizer import PLAIN
@@ -119,8 +119,7 @@ def cells_of(
 
 def _is_asked(chosen: Chosen, record: CaptureRecord) -> bool:
     """Whether an attack was named, or is a member of a suite that can make what the captures hold."""
-    kind = "texts" if record.data == "text" else "images"
-    return chosen.suite is None or ATTACKS[chosen.attack].reads in ("anything", kind)
+    return chosen.suite is None or chosen.attack in reading(chosen.suite, record.data == "text")
 
 
 def _require_none_public(attempts: Sequence[Chosen]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from harness.attacks import SUITES
+from harness.attacks.suites import reading
 from harness.experiment import AS_CAPTURED, FILE_SETTINGS, OPTIONS, CellSettings
 from harness.reports import text
 from harness.reports.html.judged import Budget
@@ -140,8 +140,10 @@ def _ran_on(members: Sequence[Shown]) -> bool:
 def _suite(members: Sequence[Shown]) -> str | None:
     """The suite that these cells are the whole of, whose members have settings of their own; None of others."""
     (suite, *others) = {item.cell.suite for item in members}
-    whole = not others and suite is not None and {item.cell.attack for item in members} == set(SUITES.get(suite, ()))
-    return suite if whole else None
+    if others or suite is None:
+        return None
+    found = {item.cell.attack for item in members}
+    return suite if any(found == set(reading(suite, texts)) for texts in (False, True)) else None
 
 
 def _judge(attacks: str, settings: Mapping[str, Any], budget: Budget | None) -> str:

@@ -24,7 +24,8 @@ TRAINED = (
 
 @contextmanager
 def the_suite() -> Iterator[pytest.MonkeyPatch]:
-    """``tiny``, with an older version that was dropped, known for as long as it is needed."""
+    """``tiny``, with an older version that was dropped, and ``mixed``, with members for texts and for images, known for
+    as long as they are needed."""
     from harness.attacks import SUITES
     from harness.attacks.suites import DROPPED, LATEST
 
@@ -32,6 +33,8 @@ def the_suite() -> Iterator[pytest.MonkeyPatch]:
         patch.setitem(DROPPED, "tiny-1", "0.1.7")
         patch.setitem(SUITES, "tiny-2", {"analytic": {}, "identify": {}})
         patch.setitem(LATEST, "tiny", "tiny-2")
+        patch.setitem(SUITES, "mixed-1", {"token_rows": {}, "patches": {}, "identify": {}})
+        patch.setitem(LATEST, "mixed", "mixed-1")
         yield patch
 
 

@@ -11,6 +11,7 @@ from harness.attacks import SUITES
 from harness.board import collect, compare
 from harness.board.comparing import Workspace, rebuild
 from harness.board.making import reported_for
+from harness.board.reading import cells_of
 from harness.experiment import cell_settings
 from harness.privacy.views import REPEATABLE
 from harness.results import RunFolder, cell_key
@@ -56,15 +57,25 @@ def test_who_is_told_the_labels_is_on_the_card_and_missed_where_it_is_not(
     assert compare(without, resumed).differences and compare(without, resumed, statistically=True).differences
 
 
-@pytest.mark.parametrize("whole", [(), ("--all-members",)])
+@pytest.mark.parametrize(
+    ("place", "first", "whole"),
+    [
+        ("--attack tiny --dataset digits --model logistic", "analytic", ""),
+        ("--attack tiny --dataset digits --model logistic", "analytic", "--all-members"),
+        ("--attack mixed --dataset digits --model vit", "patches", ""),
+        ("--attack mixed --dataset notes --model text_transformer_64", "token_rows", ""),
+    ],
+)
 def test_a_card_skips_again_what_it_skipped_and_makes_what_it_made(
-    harness: Harness, tmp_path: Path, whole: tuple[str, ...]
+    harness: Harness, tmp_path: Path, place: str, first: str, whole: str
 ) -> None:
-    asked = "evaluate --defense none --attack tiny --surface 2 --victims 24 --dataset digits --model logistic"
-    assert harness(*f"{asked} --no-pictures --out run".split(), *whole).code == 0
+    """Members of its suite that make no such data are none of its members."""
+    asked = f"evaluate --defense none {place} --surface 2 --victims 24 {whole}"
+    assert harness(*f"{asked} --no-pictures --out run".split()).code == 0
     (card,) = collect([Path("run")]).cards
     skipped = [one.result.settled_by for one in card.cells]
-    assert skipped == [None, None if whole else "analytic"] and card.row.verdict == "leaks"
+    assert skipped == [None, None if whole else first] and card.row.verdict == "leaks"
+    assert len(cells_of(card)) == 2
     again = rebuild(card, Workspace(tmp_path / "none", tmp_path / "made"))
     assert again.content() == card.content() and compare(card, again).exact
     assert compare(card, again, statistically=True).differences == []

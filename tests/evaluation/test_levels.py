@@ -65,7 +65,7 @@ def test_a_place_whose_level_tells_is_not_resilient(small: Any, tmp_path: Path) 
     """Nobody's images come back, and the truth is told among look-alikes: attackers who make nothing of the level do
     not make up for those who do."""
     names = ["map", "slope", "identify", "analytic"]
-    values = {"dataset": "digits", "victims": 64, "seeds": (0,), "suite": "auto-8", **FOLLOWING["Fed-αCDP"]}
+    values = {"dataset": "digits", "victims": 64, "seeds": (0,), "suite": "auto-9", **FOLLOWING["Fed-αCDP"]}
     document = played(small, tmp_path, names, **values)
     (row,) = document.summary
     assert row.identifies and row.verdict != "resilient"

@@ -337,4 +337,7 @@ def test_an_attack_that_takes_rounded_numbers_for_exact_ones_is_not_fit(tmp_path
         scored: Any = SimpleNamespace(settings=settings, scene=Stage(tmp_path, 64).set(settings))
         found[attack] = bool(_coarse(scored, Verdict("resilient", "")))
         assert not _coarse(scored, Verdict("leaks", ""))
+        of_suite = scored.settings.model_copy(update={"suite": "auto-9"})
+        said = _coarse(SimpleNamespace(settings=of_suite, scene=scored.scene), Verdict("resilient", ""))  # type: ignore[arg-type]
+        assert not any("add --attack" in line for line in said) and bool(said) == found[attack]
     assert found == {"map": True, "intervals": False, "cpl": False, "identify": False}

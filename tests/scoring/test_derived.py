@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.attacks.suites import LATEST
 from harness.base.version import __version__
 from harness.results import CellResult, Control, Lineup, Outcomes, Rate, VictimRecord
 from harness.scoring import derived
@@ -56,7 +57,7 @@ def test_an_edited_cell_differs_from_its_victims(changes: dict[str, object], sai
 
 def skipped(by: str = "cpl", **changes: object) -> CellResult:
     return CellResult(
-        **PLACE | {"attack": "map", **changes}, model="m", seeds=[0], victims=64, key="1" * 20, suite="auto-8",
+        **PLACE | {"attack": "map", **changes}, model="m", seeds=[0], victims=64, key="1" * 20, suite=LATEST["auto"],
         outcomes=Outcomes(not_applicable=64), not_applicable_reason=f"skipped: settled by {by}",
     )  # fmt: skip
 
@@ -76,7 +77,7 @@ UNSETTLED: dict[str, tuple[CellResult, dict[str, object], str]] = {
 @pytest.mark.parametrize("case", UNSETTLED)
 def test_a_skipped_row_needs_the_leak_that_settled_its_place(case: str) -> None:
     row, changes, said = UNSETTLED[case]
-    leak = a_leak().model_copy(update={"suite": "auto-8"} | changes)
+    leak = a_leak().model_copy(update={"suite": LATEST["auto"]} | changes)
     lines = [one.line for one in findings([leak, row], {leak.key or "": its_victims()}, __version__)]
     assert sum(said in line for line in lines) == 1 if said else not lines
 

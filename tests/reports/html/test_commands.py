@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.attacks import SUITES
+from harness.attacks.suites import reading
 from harness.reports.html.commands import _quoted, evaluate_commands, train_command
 from harness.reports.html.places import shown_cells
 from harness.reports.html.run_data import RunData
@@ -122,10 +122,10 @@ def test_what_a_shell_would_obey_is_quoted(name: str) -> None:
 def test_a_suite_that_ran_on_where_its_place_was_settled_runs_on_again(
     a_cell: Callable, skips: bool, whole: bool
 ) -> None:
-    first, *others = SUITES["auto-8"]
+    first, *others = reading("auto-9", texts=False)
     leak = Lineup(p_value=2e-4, confirmed_p_value=2e-4)
     skipped = {"not_applicable_reason": f"skipped: settled by {first}", "verdict": "inconclusive"} if skips else {}
-    cells = [a_cell(attack=first, suite="auto-8", lineup=leak, key=first)]
-    cells += [a_cell(attack=name, suite="auto-8", lineup=leak, key=name, **skipped) for name in others]
+    cells = [a_cell(attack=first, suite="auto-9", lineup=leak, key=first)]
+    cells += [a_cell(attack=name, suite="auto-9", lineup=leak, key=name, **skipped) for name in others]
     [command] = commands(*cells)
-    assert "--attack auto-8" in command and command.endswith(" --all-members") == whole
+    assert "--attack auto-9" in command and command.endswith(" --all-members") == whole

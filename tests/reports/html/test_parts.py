@@ -189,9 +189,9 @@ def test_a_figure_takes_the_ink_of_the_page() -> None:
 
 def test_who_was_skipped_is_not_among_those_who_were_tried(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
     cells = [
-        a_cell(attack="patches", suite="auto-8"),
+        a_cell(attack="patches", suite="auto-9"),
         a_cell(
-            attack="cpl", suite="auto-8", verdict="inconclusive", asr={}, controls=[], confirmed=0,
+            attack="cpl", suite="auto-9", verdict="inconclusive", asr={}, controls=[], confirmed=0,
             outcomes=Outcomes(not_applicable=60), not_applicable_reason="skipped: settled by patches",
         ),
     ]  # fmt: skip
