@@ -244,7 +244,8 @@ def test_a_part_of_a_large_network_tells_examples_apart(victims: Victims, monkey
     flat, classes, ranks = images.flatten(0, 1), labels.flatten(), []
     for row in range(ROWS):
         label = labels[row, :1]
-        candidates = torch.cat([images[row, :1], flat[(classes == label) & (torch.arange(len(flat)) // EXAMPLES != row)]])
+        others = flat[(classes == label) & (torch.arange(len(flat)) // EXAMPLES != row)]
+        candidates = torch.cat([images[row, :1], others])
         found = Identify().distances(seen.take(torch.tensor([row])), candidates[None], label)[0]
         ranks.append(float((found < found[0]).double().mean()))
     public = Public.at(seen.take(torch.tensor([0])))
