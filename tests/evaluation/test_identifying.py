@@ -13,8 +13,8 @@ from torch import Tensor
 from harness.attacks import Identifier
 from harness.attacks.among import Public
 from harness.attacks.identify import Identify
-from harness.evaluation.controls import drowned_control, drowning
 from harness.base.kinds import kind_of
+from harness.evaluation.controls import drowned_control, drowning
 from harness.evaluation.identifying import _Lineups, identify_scene
 from harness.evaluation.observe import Stage
 from harness.observation import Noise, Observation
