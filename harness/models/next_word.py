@@ -1,4 +1,4 @@
-"""Networks that predict the next word, as networks that tell one class: their loss is the label's only content."""
+"""Networks that predict the next word, as networks of two classes of which all texts have the first."""
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,9 @@ _LEAST = 1e-6
 class NextWord(nn.Module):
     """A network of two classes whose cross-entropy under label 0 is how badly another predicts the next words.
 
-    With l the mean cross-entropy of a text's next words, its logits are 0 and log(exp(l) - 1): the loss under label 0 is
-    l, and so are its gradients. So labels say nothing, and next words are no labels, which an attacker would be told. The
-    end of a text is predicted too, as token 0, where it has places behind it.
+    With l the mean cross-entropy of a text's next words, its logits are 0 and log(exp(l) - 1): the loss under label 0
+    is l, and so are its gradients. So labels say nothing, and next words are no labels, which an attacker would be
+    told. The end of a text is predicted too, as token 0, where it has places behind it.
 
     Args:
         network: gives logits (B, T, V) of tokens (B, T), those at a place by the tokens up to there.
