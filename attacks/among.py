@@ -8,6 +8,7 @@ for Gaussian numbers (Bussgang 1952), what that leaves counts as noise.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from weakref import WeakKeyDictionary
@@ -26,13 +27,20 @@ from harness.observation import Observation
 DRAWS = 320
 FEWEST = 64
 """Public examples that a covariance of gradients is estimated from, at least."""
-# As many numbers of public gradients are held at once: 512 MiB in double precision.
+# As many numbers of gradients are held at once: 512 MiB in double precision.
 _HELD = 2**26
+# Public gradients of each class by which the coordinates of a large network are chosen.
+_PILOTS = 2
 _TINY = 1e-30
 
 
-def require_several(attack: str, observation: Observation) -> None:
+def require_several(attack: str, observation: Observation, narrow: bool = False) -> None:
     """That one example among several can be told at all.
+
+    Args:
+        attack: its name.
+        observation: what was read.
+        narrow: whether a part of the coordinates serves it, see :attr:`Public.kept`.
 
     Raises:
         UsageError: the noise, the clip or public data are not known, or one example has no gradient of its own.
@@ -72,7 +80,7 @@ def require_several(attack: str, observation: Observation) -> None:
         raise UsageError(
             f"{several} a gradient of each example, which BatchNorm mixes; use a network without it, or --batch-size 1"
         )
-    if _draws(observation) < FEWEST:
+    if _draws(observation) < FEWEST and not (narrow and _can_be_narrowed(observation)):
         raise UsageError(
             f"{several} {FEWEST} public gradients of {observation.target.shape[1]} coordinates, which memory does not "
             "hold; use a smaller network"
@@ -81,6 +89,18 @@ def require_several(attack: str, observation: Observation) -> None:
 
 def _draws(observation: Observation) -> int:
     return min(DRAWS, _HELD // observation.target.shape[1])
+
+
+def _can_be_narrowed(seen: Observation) -> bool:
+    """Whether what was read of some coordinates depends on these alone, and memory holds a few whole gradients."""
+    alone = seen.carrying is None and seen.coding is None and (seen.noise is None or seen.noise.whitening is None)
+    whole = seen.clipping is not None and seen.clipping.unit == "update"
+    return alone and not whole and at_once(seen) >= _PILOTS
+
+
+def at_once(seen: Observation) -> int:
+    """Return how many whole gradients to hold at once."""
+    return _HELD // seen.target.shape[1]
 
 
 def example_gradients(
@@ -107,22 +127,68 @@ def example_gradients(
 
 @dataclass(frozen=True)
 class Public:
-    """Public gradients at one row's weights: (m, P), double, and their classes (m,)."""
+    """Public gradients at one row's weights.
+
+    Attributes:
+        gradients: (m, P), double, or (m, S). classes: (m,), theirs.
+        kept: (S,), the coordinates that count where memory does not hold enough gradients of all of them; else None.
+            What a part of what was read tells is no more than all of it tells, and as certain.
+    """
 
     gradients: Tensor
     classes: Tensor
+    kept: Tensor | None = None
 
     @classmethod
     def at(cls, seen: Observation, chunk: int = 128) -> "Public":
-        count, classes = max(2, _draws(seen) // seen.model.classes), seen.model.classes
+        classes, few = seen.model.classes, _draws(seen) < FEWEST
+        count = max(2, (FEWEST if few else _draws(seen)) // classes)
         images = torch.cat([drawn_of_class(seen, label, count, "among") for label in range(classes)]).clamp(0, 1)
         labels = torch.arange(classes).repeat_interleave(count)
-        return cls(example_gradients(seen, images, labels, chunk), labels.to(seen.target.device))
+        own = labels.to(seen.target.device)
+        if not few:
+            return cls(example_gradients(seen, images, labels, chunk), own)
+        kept = _most_telling(seen, images.unflatten(0, (classes, -1))[:, :_PILOTS].flatten(0, 1), labels)
+        empty = cls(torch.zeros(0), own, kept)
+        return replace(empty, gradients=torch.cat(list(empty.made(seen, images, labels, chunk))))
+
+    def made(self, seen: Observation, images: Tensor, labels: Tensor, chunk: int) -> Iterator[Tensor]:
+        """:func:`example_gradients` of the coordinates that count, part by part."""
+        count = len(images) if self.kept is None else max(2, at_once(seen))
+        for part in torch.arange(len(images)).split(count):
+            whole = example_gradients(seen, images[part], labels[part], min(chunk, max(2, count)))
+            yield whole if self.kept is None else whole[:, self.kept]
+
+    def part_of(self, seen: Observation) -> Observation:
+        """What was read of the coordinates that count. Its network's layout is that of all."""
+        if self.kept is None:
+            return seen
+        noise = seen.noise
+        if noise is not None and isinstance(noise.deviation, Tensor):
+            noise = replace(noise, deviation=noise.deviation.to(seen.target.device)[self.kept])
+        return replace(seen, target=seen.target[:, self.kept], noise=noise)
 
     @cached_property
     def means(self) -> Tensor:
         """(K, P) of each class."""
         return self.gradients.unflatten(0, (int(self.classes[-1]) + 1, -1)).mean(1)
+
+
+def _most_telling(seen: Observation, images: Tensor, labels: Tensor) -> Tensor:
+    """Coordinates (S,): those of the tensors that differ most, of examples (m, ...), over the noise; of the last one,
+    the first."""
+    count = len(images) // seen.model.classes
+    own = labels.unflatten(0, (seen.model.classes, -1))[:, :count].flatten()
+    total, squares = torch.zeros(seen.target.shape[1]).to(seen.target).double(), torch.zeros(1)
+    for part in torch.arange(len(images)).split(max(2, at_once(seen))):
+        made = example_gradients(seen, images[part], own[part], len(part))
+        total, squares = total + made.sum(0), squares.to(total) + made.square().sum(0)
+    known = None if seen.noise is None else seen.noise.deviation
+    deviation = torch.as_tensor(1.0 if known is None else known)
+    told = (squares / len(images) - (total / len(images)).square()) / deviation.to(total).square().clamp_min(_TINY)
+    tensors = torch.arange(len(told), device=told.device).split(seen.model.layout.sizes)
+    best = sorted(tensors, key=lambda one: -float(told[one].mean().nan_to_num(0.0)))
+    return torch.cat(best)[: _HELD // (2 * FEWEST)].sort().values
 
 
 # Of one row, as long as somebody holds its observation: what serves all classes that are asked for.
@@ -196,6 +262,7 @@ class Others:
     """
 
     def __init__(self, seen: Observation, public: Public, label: int) -> None:
+        seen = public.part_of(seen)
         self._count, known = seen.unknowns, seen.labels is not None
         mean, rows, same = _known(seen, public, label) if known else _unknown(seen, public)
         whole = mean + public.means[label] / self._count if known else mean * self._count / (self._count - 1)

@@ -3,7 +3,8 @@
 How it is done is ours. The row of a word in the gradient of the table of words is the sum of the rows of its places in
 the gradient of the learned places. Under noise of a known level, the likelihood that a word stood at a place follows
 from that, and what public texts say of words and places is the prior. Where that leaves words about as likely, the
-whole gradient decides, by the likelihood of attack ``identify``.
+whole gradient decides, by the likelihood of attack ``identify``. How several texts are taken apart is said in
+:mod:`harness.attacks.mixed_texts`.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from torch import Tensor
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.attacker import Reads
 from harness.attacks.identify import Identify
+from harness.attacks.mixed_texts import ROUNDS, STARTS, mixed_texts, require_texts_apart
 from harness.attacks.residual import unread_level
 from harness.attacks.token_rows import tables_of
 from harness.base.errors import UsageError
@@ -31,19 +33,26 @@ _ROUNDING, _SURE = 1e-6, 5
 @ATTACKS.register("decode")
 @validated_attack
 class Decode(ClosedForm):
-    """``tries``: gradients by which words that are about as likely are compared, at most."""
+    """``tries``: of one text, gradients by which words that are about as likely are compared, at most."""
 
     tries: Annotated[int, Field(ge=0, le=10_000)] = 48
     tier: ClassVar[Tier] = "informed"
     uses_labels: ClassVar[bool] = False
     reads: ClassVar[Reads] = "texts"
+    several: ClassVar[bool] = True
 
     def solved(self, observation: Observation) -> Tensor:
         tables, rows = _tables(observation), torch.arange(observation.rows, device=observation.target.device)
-        found = [self._text(observation.take(row), tables) for row in rows.split(1)]
+        several = observation.examples > 1
+        found = [
+            _texts(seen, tables) if several else self._text(seen, tables)
+            for seen in (observation.take(row) for row in rows.split(1))
+        ]
         return images_of(torch.stack(found)).flatten(1).to(observation.target)
 
     def effort(self, observation: Observation) -> int:
+        if observation.examples > 1:
+            return STARTS + ROUNDS * observation.examples
         return 1 + observation.model.classes + self.tries
 
     def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
@@ -67,6 +76,13 @@ class Decode(ClosedForm):
         return text
 
 
+def _texts(seen: Observation, tables: tuple[str, str]) -> Tensor:
+    """Several of one row: (n, T)."""
+    shapes = dict(zip(seen.model.layout.names, seen.model.layout.shapes, strict=True))
+    at, _ = _public(seen, shapes[tables[0]][0], seen.model.image_shape[-1])
+    return mixed_texts(seen, tables, _deviation(seen, tables), at)
+
+
 def _label(seen: Observation, text: Tensor) -> int:
     """Under which the gradient is likeliest, had this text been behind it."""
     return int(torch.cat([_improbable(seen, text[None], label) for label in range(seen.model.classes)]).argmin())
@@ -81,20 +97,18 @@ def _tables(observation: Observation) -> tuple[str, str]:
     """The names of both tables.
 
     Raises:
-        UsageError: places are not learned, several texts lie behind one gradient, or the noise has no known level.
+        UsageError: places are not learned, the noise has no known level, or several texts cannot be taken apart.
     """
     words, places = tables_of(observation.model, "decode")
     if places is None:
         raise UsageError("attack 'decode' needs learned places, which tell where a word stood; use --attack identify")
-    if observation.examples > 1:
-        raise UsageError(
-            f"attack 'decode' reads one text, not {observation.examples}; use --batch-size 1 and one local step"
-        )
     if observation.noise is not None and (observation.noise.deviation is None or observation.noise.unread):
         raise UsageError(
             "attack 'decode' needs noise of a known level, and this level follows private data or is published by "
             "nobody; use --attack identify"
         )
+    if observation.examples > 1:
+        require_texts_apart(observation)
     return words, places
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from harness.attacks.among import example_gradients, others_at, require_several
+from harness.attacks.among import others_at, public_at, require_several
 from harness.attacks.attacker import ATTACKS, Identifier, validated_attack
 from harness.attacks.candidates import dummy_gradient, require_gradients
 from harness.attacks.residual import improbability, knows_clip, misfit, unread_level
@@ -74,12 +74,12 @@ def _gradient(observation: Observation, images: Tensor, labels: Tensor) -> Tenso
 def _among_several(observation: Observation, candidates: Tensor, labels: Tensor, chunk: int) -> Tensor:
     """The same where others were read together with it. One row at a time: no row depends on how many there are."""
     require_gradients(observation)
-    require_several("identify", observation)
+    require_several("identify", observation, narrow=True)
     found = []
     for row, label in enumerate(labels.tolist()):
         seen = observation.take(torch.tensor([row], device=observation.target.device))
         others = others_at(seen, label, chunk)
         images = candidates[torch.tensor(row, device=candidates.device)]
-        made = example_gradients(seen, images, torch.full((len(images),), label), chunk)
-        found.append(others.improbability(made).cpu())
+        parts = public_at(seen, chunk).made(seen, images, torch.full((len(images),), label), chunk)
+        found.append(torch.cat([others.improbability(made).cpu() for made in parts]))
     return torch.stack(found)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
+from harness.models import NextWord
 from harness.observation import Observation
 
 _OPEN = 6.0
@@ -145,6 +146,9 @@ def infer_labels(observation: Observation, rule: str) -> Tensor:
         # Within a local step the order says nothing; which step an example belongs to does.
         steps = observation.local_steps if observation.by_steps else 1
         return observation.labels.unflatten(1, (steps, -1)).sort(2).values.flatten(1)
+    if isinstance(observation.model.plain_module, NextWord):  # its only label, which says nothing
+        shape = observation.rows, observation.examples
+        return torch.zeros(shape, dtype=torch.long, device=observation.target.device)
     if rule == "auto":
         _, bias = observation.model.last_linear()
         single = observation.examples == 1

@@ -34,7 +34,8 @@ class IdentityScores:
     """All numbers of a cell of an attack that reconstructs nothing.
 
     ``evaluations``: (V,) gradients computed for each victim; ``doubt``: see :meth:`Identifier.doubt`;
-    ``clusters``: see :class:`harness.evaluation.scores.Scores`.
+    ``clusters``: see :class:`harness.evaluation.scores.Scores`; ``texts``: whether examples are texts, whose metrics
+    then stand there without a value, so that a report calls them by their name.
     """
 
     ranking: Ranking
@@ -43,6 +44,7 @@ class IdentityScores:
     doubt: str | None
     clusters: int
     groups: np.ndarray | None = None
+    texts: bool = False
 
     @property
     def identified(self) -> Identified:
@@ -68,9 +70,9 @@ class IdentityScores:
 
     def claims(self) -> dict[str, Any]:
         """What a cell's result says of them."""
-        outcomes = self._outcomes()
+        outcomes, kinds = self._outcomes(), ("anything", "texts") if self.texts else ("anything",)
         return {
-            "metrics": {name: Summary(reason=NOTHING) for name, metric in METRICS.items() if metric.of == "anything"}
+            "metrics": {name: Summary(reason=NOTHING) for name, metric in METRICS.items() if metric.of in kinds}
             | {"gradient_evaluations": summary_of(*draws_of(self.evaluations, self.clusters, self.groups))},
             "asr": {"strict": Rate(reason=NOTHING)},
             "lineup": Lineup(reason=f"{NOTHING}; see identified"),
@@ -119,6 +121,7 @@ def identify_scene(
         lineups.doubt(),
         settings.clusters,
         scene.groups,
+        scene.dataset.words is not None,
     )
 
 
@@ -127,7 +130,10 @@ def _at_once(attack: Identifier, seen: Observation, images: Tensor, settings: Ce
     if is_small(chunk, seen.model.layout.total, images[0].numel(), settings.device):
         return chunk
     first = seen.take(torch.tensor([0], device=seen.target.device))
-    each = peak_of(lambda: attack.distances(first, images[None, :2], torch.zeros(1, dtype=torch.long), 2)) / 2
+    pair = (first, images[None, :2], torch.zeros(1, dtype=torch.long), 2)
+    if seen.examples > 1:
+        attack.distances(*pair)  # what serves all candidates is worked out once and kept, and is none of a pair's
+    each = peak_of(lambda: attack.distances(*pair)) / 2
     return fitting(chunk, each, f"{settings.attack} on {settings.model}, pairs", settings.device)
 
 

@@ -22,7 +22,7 @@ from harness.experiment import CellSettings
 from harness.judging.declared import noise_of
 from harness.judging.federation import CapturedClients
 from harness.judging.texts import of_their_kind, whole_vocabulary
-from harness.models import RowModel
+from harness.models import NextWord, RowModel, build_module
 from harness.tampering import Tamper
 
 # What mends a simulated client, by what mends one that is captured; the longer words first.
@@ -221,6 +221,8 @@ def kin_of(clients: Sequence[CapturedClients], choice: str, root: Path) -> Kin:
     data = load_dataset(choice, root, words=words, places=record.places)
     if record.data == "text":
         data = of_their_kind(data, record, choice, words)
+        if isinstance(build_module(record.model, record.shape, record.classes, seed=0), NextWord):
+            data = replace(data, labels=torch.zeros_like(data.labels), class_names=("any", "none"))
     mend = "use data of the same kind as the clients'"
     if data.image_shape != tuple(record.image_shape):
         raise UsageError(

@@ -18,6 +18,8 @@ from harness.observation import Observation
 from harness.results.files import sha256
 
 _MEND = "give the tokenizer.json that belongs to the network"
+# Where the numbers of two tokens are swapped, so that 0 fills places.
+_ALL_PLACES = "truth, tokenizer.json and the factory's lookup"
 
 
 def words_of_captures(captures: Sequence[Capture]) -> Words | None:
@@ -107,10 +109,12 @@ def _require_tokens(
         mend = f"correct vocabulary in {FACTS}, or tokens"
         raise file.wrong(f"has token {odd}, and the network knows 0 to {most}", mend)
     if (used == PAD).any():
-        raise file.wrong(f"has token {PAD} within a text, which fills places behind it", "correct lengths")
+        mend = f"correct lengths; where another token fills places, swap its number and {PAD} in {_ALL_PLACES}"
+        raise file.wrong(f"has token {PAD} within a text, which fills places behind it", mend)
     if (behind != PAD).any():
         token = int(behind[behind != PAD][0])
-        raise file.wrong(f"has token {token} behind the end of a text", f"let the network fill places with {PAD}")
+        mend = f"write {PAD} there; where {token} fills places, swap the numbers {PAD} and {token} in {_ALL_PLACES}"
+        raise file.wrong(f"has token {token} behind the end of a text", mend)
     if words is not None and odd >= len(words.vocabulary):
         raise file.wrong(f"has token {odd}, which the tokenizer lacks", _MEND)
 

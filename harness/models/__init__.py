@@ -4,12 +4,14 @@ from harness.models import extractor_networks, minilm, text_transformer, transfo
 from harness.models.changes import group_norm, no_dropout
 from harness.models.extractor_networks import Frozen
 from harness.models.networks import MODELS, build_module, find_factory
+from harness.models.next_word import NextWord
 from harness.models.row_model import RowModel, cross_entropy
 from harness.models.tokenizers import words_of
 
 __all__ = [
     "MODELS",
     "Frozen",
+    "NextWord",
     "RowModel",
     "build_module",
     "cross_entropy",

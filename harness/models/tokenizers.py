@@ -1,6 +1,7 @@
 """Tokenizers that belong to networks: a tokenizer.json is read by the library ``tokenizers``, and runs no code."""
 
 import importlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -16,6 +17,7 @@ from harness.models.networks import Factory, find_factory
 from harness.results.files import MOST_OF_A_TOKENIZER, read_bytes
 
 EXTRA = "pip install 'gradient-leakage-harness[text]'"
+_MARKS_OF_PADDING = ("[PAD]", "<pad>", "<|pad|>", "<PAD>")
 _MEND = "give the tokenizer.json that belongs to the network"
 
 
@@ -119,9 +121,24 @@ def _read(path: Path, _: object) -> Tokenizer:
             f"{str(path)!r} has {count} tokens, whose numbers are not 0 to {count - 1} or are above {2**BITS - 1}; "
             "use a network with a smaller vocabulary"
         )
+    other = _other_padding(made, text)
+    if other is not None:
+        raise UsageError(
+            f"{str(path)!r} fills places with token {other}, which here is {PAD}; swap the numbers {PAD} and {other} "
+            "in it, and swap them back in the network before it looks them up"
+        )
     if PAD not in special:
         raise UsageError(f"{str(path)!r} has no mark as token {PAD}, which fills places behind a text; {_MEND}")
     return Tokenizer((MARKS[PAD], *named[1:]), text)
+
+
+def _other_padding(made: Any, text: str) -> int | None:
+    """The token that fills places where that is another than :data:`PAD`, as its own setting or its name says."""
+    given = json.loads(text).get("padding")
+    if isinstance(given, dict) and isinstance(given.get("pad_id"), int):
+        return given["pad_id"] if given["pad_id"] != PAD else None
+    named = (made.token_to_id(mark) for mark in _MARKS_OF_PADDING)
+    return next((number for number in named if number), None)
 
 
 def _parsed(content: str) -> Any:

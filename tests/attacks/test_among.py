@@ -218,15 +218,39 @@ def test_few_public_examples_are_refused(victims: Victims) -> None:
     assert ask(Identify(), replace(seen, prior=replace(seen.prior, size=FEWEST))) is None
 
 
+@pytest.mark.parametrize("attack", [Identify(), Slope()], ids=["identify", "slope"])
 def test_a_network_whose_gradients_memory_does_not_hold_is_refused(
-    victims: Victims, monkeypatch: pytest.MonkeyPatch
+    attack: Identify | Slope, victims: Victims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """But where a part of the coordinates serves: of a clipped update, each depends on all others."""
     seen = victims(2, EXAMPLES, model="logistic")
+    seen = seen if isinstance(attack, Slope) else replace(seen, clipping=Clipping(0.5, "whole", "update"))
     monkeypatch.setattr("harness.attacks.among._HELD", FEWEST * seen.target.shape[1])
-    assert ask(Identify(), seen) is None
+    assert ask(attack, seen) is None
     monkeypatch.setattr("harness.attacks.among._HELD", FEWEST * seen.target.shape[1] - 1)
     with pytest.raises(UsageError, match=f"needs {FEWEST} public gradients of .* memory does not hold; use a smaller"):
-        ask(Identify(), seen)
+        ask(attack, seen)
+
+
+def test_a_part_of_a_large_network_tells_examples_apart(victims: Victims, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the coordinates, as if memory held no more, each with noise of its own."""
+    images, labels = digits(ROWS, EXAMPLES)
+    seen = victims(ROWS, EXAMPLES, model="mlp")
+    deviation = torch.full_like(seen.target[0], 0.002)
+    deviation[:100] = 100.0
+    noise = deviation * drawn(tuple(seen.target.shape), 5)
+    seen = replace(seen, target=seen.target + noise, noise=Noise("gaussian", deviation))
+    monkeypatch.setattr("harness.attacks.among._HELD", FEWEST * seen.target.shape[1] - 1)
+    flat, classes, ranks = images.flatten(0, 1), labels.flatten(), []
+    for row in range(ROWS):
+        label = labels[row, :1]
+        others = flat[(classes == label) & (torch.arange(len(flat)) // EXAMPLES != row)]
+        candidates = torch.cat([images[row, :1], others])
+        found = Identify().distances(seen.take(torch.tensor([row])), candidates[None], label)[0]
+        ranks.append(float((found < found[0]).double().mean()))
+    public = Public.at(seen.take(torch.tensor([0])))
+    assert public.kept is not None and len(public.kept) == public.gradients.shape[1] < seen.target.shape[1] / 2
+    assert np.mean(ranks) < 0.2, np.mean(ranks)
 
 
 def ask(attack: Identify | Slope, seen: Observation) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from harness.attacks import run_attack
 from harness.attacks.decode import Decode, together
+from harness.attacks.mixed_texts import Language, Mixture
 from harness.attacks.span import Span
 from harness.attacks.token_rows import TokenRows
 from harness.base.errors import UsageError
@@ -17,7 +19,7 @@ from harness.base.words import PAD, tokens_of
 from harness.datasets import Dataset, divide, load_dataset
 from harness.datasets.prior import Prior, fit_prior
 from harness.models import RowModel
-from harness.observation import Noise, Observation
+from harness.observation import Clipping, Noise, Observation
 
 Read = tuple[Observation, Tensor]
 
@@ -94,10 +96,64 @@ def test_scores_are_log_likelihood_ratios(noise: float) -> None:
     assert float(torch.stack(stood).mean()) > 0 > float(torch.stack(absent).mean())
 
 
+@pytest.fixture(scope="module")
+def batch(sides: tuple[Dataset, Prior]) -> Read:
+    """The gradient of a batch of four notes without noise, and the notes (4, T)."""
+    notes, prior = sides
+    model, rows = RowModel("text_transformer_64", notes.image_shape, notes.num_classes), torch.arange(4)[None]
+    weights = model.initial_weights([(0, 0)])
+    gradients = model.gradient(weights, notes.images[rows], notes.labels[rows])
+    return Observation(model, weights, gradients, 4, ((0, 0),), prior=prior), tokens_of(notes.images[:4])
+
+
+def test_several_texts_are_taken_apart_behind_noise(batch: Read) -> None:
+    observation, texts = batch
+    seen = noisy(observation, 0.003)
+    found = tokens_of(run_attack(Decode(), seen).images)[0]
+    whole = {tuple(text) for text in found.tolist()} & {tuple(text) for text in texts.tolist()}
+    plain = tokens_of(run_attack(Span(), replace(seen, noise=None, prior=None)).images)[0]
+    assert whole and (plain == PAD).all()
+    right = [max(float(((one == text) & (text != PAD)).sum() / (text != PAD).sum()) for one in found) for text in texts]
+    assert sum(right) / 4 > 0.6, right
+
+
+def test_ends_and_classes_of_several_texts_are_read(batch: Read, sides: tuple[Dataset, Prior]) -> None:
+    observation, texts = batch
+    seen, (notes, prior) = noisy(observation, 0.003), sides
+    assert prior.classes is not None and prior.texts is not None
+    every = tokens_of(prior.texts.unflatten(1, (1, -1, texts.shape[1])))
+    pool = torch.cat([(prior.classes == label).nonzero()[:8, 0] for label in range(notes.num_classes)])
+    mixture = Mixture(seen, ("words.weight", "places"), 0.003)
+    found, labels = mixture.start(every[pool], prior.classes[pool])
+    assert sorted(labels.tolist()) == sorted(notes.labels[:4].tolist())
+    told = [sorted((one != PAD).sum(1).tolist()) for one in (found, texts)]
+    assert max(abs(one - other) for one, other in zip(*told, strict=True)) <= 1
+
+
+def test_words_are_put_in_the_order_of_public_texts() -> None:
+    texts = torch.tensor([[2, 3, 4, 5, PAD]] * 20 + [[2, 4, 3, 5, PAD]])
+    language = Language.of(texts, torch.zeros(7, 5).double())
+    for order in ([4, 3, 2, 5], [2, 5, 4, 3]):
+        assert language.ordered(torch.tensor(order)).tolist() == [2, 3, 4, 5]
+    assert int(language.of_word(torch.tensor([2, 6, 4]), 1).argmax()) == 3
+
+
+@pytest.mark.parametrize(("facts", "said"), [
+    ({"prior": None}, "4 texts needs public texts; use --prior auto"),
+    ({"clipping": Clipping(1.0, "whole", "update")}, "clips of single examples .*; use --attack identify"),
+    ({"certainty": torch.ones(1)}, "gradients that add up; use --local-optimizer sgd"),
+])  # fmt: skip
+def test_several_texts_that_cannot_be_taken_apart(facts: dict[str, Any], said: str, batch: Read) -> None:
+    with pytest.raises(UsageError, match=said):
+        run_attack(Decode(), replace(batch[0], **facts))
+
+
+def test_broken_numbers_of_several_texts_give_none(batch: Read) -> None:
+    assert (tokens_of(run_attack(Decode(), replace(batch[0], target=batch[0].target * torch.nan)).images) == PAD).all()
+
+
 def test_what_decode_cannot_read(read: Read, sides: tuple[Dataset, Prior]) -> None:
     observation, _ = read
-    with pytest.raises(UsageError, match="reads one text, not 2; use --batch-size 1"):
-        run_attack(Decode(), replace(observation, examples=2))
     with pytest.raises(UsageError, match="noise of a known level"):
         run_attack(Decode(), replace(observation, noise=Noise("gaussian", None)))
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from harness.attacks import Identifier
 from harness.attacks.among import Public
 from harness.attacks.identify import Identify
+from harness.base.kinds import kind_of
 from harness.evaluation.controls import drowned_control, drowning
 from harness.evaluation.identifying import _Lineups, identify_scene
 from harness.evaluation.observe import Stage
@@ -159,6 +160,15 @@ def test_the_order_of_candidates_says_nothing(seed: int, small: Any) -> None:
     settings = small.cell(attack="identify", attack_args={}, model="logistic", victims=64, seeds=(seed,))
     scene = Stage(Path("no data root"), 64).set(settings)
     assert (identify_scene(settings, Prefers(), scene, 64).identified.p_value or 0) > 0.01
+
+
+@pytest.mark.parametrize(("dataset", "model", "said"), [("mnist-sample", "logistic", "images"),
+                                                        ("notes", "text_transformer_64", "texts")])  # fmt: skip
+def test_examples_have_the_name_of_their_kind(dataset: str, model: str, said: str, small: Any) -> None:
+    """Even where an attack reconstructs none of them."""
+    settings = small.cell(attack="identify", attack_args={}, dataset=dataset, model=model, victims=2)
+    scene = Stage(Path("no data root"), 64).set(settings)
+    assert kind_of(identify_scene(settings, Prefers(), scene, 64).claims()["metrics"]).many == said
 
 
 def test_chunks_change_nothing(small: Any, tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "longer than its tokens": (texts((5,), lengths=(2,)), (), "has a text of 2 tokens in 1 columns"),
     "an empty text": (texts((0,), lengths=(0,)), (), "has an empty text, number 1 (length 0); leave it out"),
     "filled within": (texts((5, 0, 5)), (), "has token 0 within a text, which fills places behind it; correct lengths"),
-    "filled otherwise": (texts((5, 1), lengths=(1,)), (), "has token 1 behind the end of a text; let the network"),
+    "filled otherwise": (texts((5, 1), lengths=(1,)), (), "has token 1 behind the end of a text; write 0 there"),
     "more texts": (texts((5,), (6,)), (), "2 true texts, but batch_size 1 and local_steps 1 make 1"),
     "labels of nobody": (spoil(labels=np.array([6])), (), "has labels from 6 to 6; number the 6 classes from 0"),
     "labels of two": (spoil(labels=np.array([1, 2])), (), "give tokens (1, T), lengths (1,) and labels (1,)"),

@@ -94,15 +94,20 @@ def test_another_file_than_the_pinned_one_is_refused(words: Words, monkeypatch: 
         minilm.file_of("tokenizer.json")
 
 
-def tokenizer_of(named: dict[str, int], special: int | None) -> str:
+def tokenizer_of(named: dict[str, int], special: int | None, padding: int | None = None) -> str:
     added = [] if special is None else [
         {"id": special, "content": "[PAD]", "single_word": False, "lstrip": False, "rstrip": False,
          "normalized": False, "special": True},
     ]  # fmt: skip
     model = {"type": "WordLevel", "vocab": named, "unk_token": "[UNK]"}
+    fills = None if padding is None else {
+        "strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None, "pad_id": padding,
+        "pad_type_id": 0, "pad_token": "</s>",
+    }  # fmt: skip
     return json.dumps(
-        {"version": "1.0", "added_tokens": added, "pre_tokenizer": {"type": "Whitespace"}, "model": model}
-    )
+        {"version": "1.0", "added_tokens": added, "pre_tokenizer": {"type": "Whitespace"}, "model": model,
+         "padding": fills}
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -110,6 +115,8 @@ def tokenizer_of(named: dict[str, int], special: int | None) -> str:
     [
         ("{", "is no tokenizer"),
         (tokenizer_of({"a": 0, "[UNK]": 1}, None), "has no mark as token 0"),
+        (tokenizer_of({"<s>": 0, "[PAD]": 1, "[UNK]": 2}, 1), "fills places with token 1, .* swap the numbers 0 and 1"),
+        (tokenizer_of({"[PAD]": 0, "[UNK]": 1, "</s>": 2}, 0, 2), "fills places with token 2"),
         (tokenizer_of({"[PAD]": 0, "[UNK]": 1, "a": 7}, 0), "has 3 tokens, whose numbers are not 0 to 2"),
     ],
 )
