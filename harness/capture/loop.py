@@ -200,9 +200,14 @@ def _problems(watch: Watch, given: Mapping[str, Any]) -> list[str]:
     if doubts:
         log.warning("harness: %s; give %s if it is not so", "; ".join(doubt for _, doubt in doubts),
                     " and ".join(fact for fact, _ in doubts))  # fmt: skip
-    for fact in watch.unlike.keys() & given.keys():
-        log.warning("harness: %s is given as %s, and %s", fact, given[fact], watch.unlike[fact].partition(";")[0])
-    return [*watch.problems, *(reason for fact, reason in watch.unlike.items() if fact not in given)]
+    problems = list(watch.problems)
+    for facts, reason in watch.unlike.items():
+        fact = next((one for one in facts if given.get(one) is not None), None)
+        if fact is None:
+            problems.append(reason)
+        else:
+            log.warning("harness: %s is given as %s, and %s", fact, given[fact], reason.partition(";")[0])
+    return problems
 
 
 def _not_finite(sent: Arrays) -> list[str]:
@@ -229,8 +234,9 @@ def _record_of(facts: Mapping[str, Any], problems: Sequence[str]) -> CaptureReco
         asked = (
             f"{' and '.join(missing)} could not be read from its training; give {'it' if len(missing) == 1 else 'them'}"
         )
-        # What went wrong is why something is missing.
-        reason = "; ".join([*problems, asked if missing else one_line(error)])
+        # What went wrong is why something is missing; where steps were of no one optimizer, all is.
+        unsaid = problems and (not missing or "learning_rate" in missing)
+        reason = "; ".join([*problems, *([] if unsaid else [asked if missing else one_line(error)])])
         return NotCaptured(not_captured=reason, **facts)
     # What was not seen but given is no problem; a training that is of no known law is.
     return NotCaptured(not_captured="; ".join(problems), **facts) if problems else record
@@ -320,6 +326,8 @@ def _require_possible(network: nn.Module, optimizer: object, scheduler: Any, giv
                 )
         if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
             raise UsageError("the scheduler is of another optimizer; give the one whose learning rate it sets")
+        if getattr(scheduler, "cycle_momentum", False):
+            raise UsageError("the scheduler changes more than the learning rate; give it cycle_momentum=False")
     require_facts(known | dict(given))
 
 
