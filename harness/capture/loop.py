@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from harness.base.building import one_line
 from harness.base.errors import UsageError, in_one_line
-from harness.base.local_optimizer import with_rate
+from harness.base.local_optimizer import arguments_of, with_rate
 from harness.base.random_layers import random_layer
 from harness.base.words import PAD
 from harness.capture.watch import Watch, are_tokens, random_said
@@ -167,7 +167,7 @@ class Round:
                 return
             ((_, moved),) = sent.items()
             given, tokenizer = _with_tokenizer(given)
-            seen = _dtype_of(moved) | ({} if watch is None else watch.facts(moved))
+            seen = _dtype_of(moved) | ({} if watch is None else _with_rate_of(given, watch.facts(moved)))
             _tell_of_contradictions(given, seen)
             problems = [*([] if watch is None else _problems(watch, given)), *_not_finite(moved)]
             record = _record_of(seen | dict(given), problems)
@@ -242,11 +242,26 @@ def _record_of(facts: Mapping[str, Any], problems: Sequence[str]) -> CaptureReco
     return NotCaptured(not_captured="; ".join(problems), **facts) if problems else record
 
 
+def _with_rate_of(given: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, Any]:
+    """What was seen, with the learning rate of an optimizer that is given without one."""
+    rate = seen.get("optimizer", {}).get("lr")
+    bare = "optimizer" in given and rate and with_rate(given["optimizer"])[1] is None
+    return {**seen} | ({"learning_rate": rate} if bare else {})
+
+
 def _tell_of_contradictions(given: Mapping[str, Any], seen: Mapping[str, Any]) -> None:
     """What is given counts; whoever gives it should know that it was not so."""
     for name in given.keys() & seen.keys() - _MAY_DIFFER:
         if _tuple_of(given[name]) != _tuple_of(seen[name]):
             log.warning("harness: %s is given as %s, and the training had %s", name, given[name], seen[name])
+    if not {"optimizer"} <= given.keys() & seen.keys():
+        return
+    with suppress(UsageError):  # of no known class, which is told
+        (said, rate), (had, used) = with_rate(given["optimizer"]), with_rate(seen["optimizer"])
+        unlike = [one for one in arguments_of(had.name) if getattr(said, one) != getattr(had, one)]
+        if said.name != had.name or unlike or rate not in (None, used):
+            kept = f"{had.text} with lr={used:g}"
+            log.warning("harness: optimizer is given as %s, and the training had %s", given["optimizer"], kept)
 
 
 def _tuple_of(value: Any) -> Any:

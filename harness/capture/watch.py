@@ -50,6 +50,7 @@ class _Pass:
         near: how much that may be off, relative to it.
         kept: of the first batches, the output and the gradient there.
         apart: whether it met other weights than the last step left.
+        steady: the name of a layer that normalised it with statistics which do not follow the batches.
     """
 
     examples: int
@@ -60,6 +61,7 @@ class _Pass:
     near: float = 0.0
     kept: tuple[Tensor, Tensor] | None = None
     apart: Tensor | None = None
+    steady: str | None = None
 
     def came_back(self, output: Tensor, gradient: Tensor, keep: bool) -> None:
         """The gradient at the output is there."""
@@ -79,8 +81,7 @@ class _Network:
     ``still``: buffers as they were, but for those of BatchNorm, which are known to follow the batches. ``random``: the
     name of a layer that was random. ``left``: weights, by their identity, whose gradient was there before the first
     batch of a step. ``norms``: of its weights after the last step, and before the first. ``after``: whether
-    they are others at the end. ``steady``: the name of a layer
-    that normalises with statistics which do not follow the batches.
+    they are others at the end.
     """
 
     module: nn.Module
@@ -92,7 +93,6 @@ class _Network:
     left: set[int] = field(default_factory=set)
     norms: Tensor | None = None
     after: Tensor | None = None
-    steady: str | None = None
     waiting: list[_Pass] = field(default_factory=list)
     all: list[_Pass] = field(default_factory=list)
     made: list[list[_Pass]] = field(default_factory=list)
@@ -113,8 +113,7 @@ class _Network:
         if not trained:
             return
         self.random = self.random or random_layer(self.module)
-        self.steady = self.steady or _steady_layer(self.module)
-        one = _Pass(len(images))
+        one = _Pass(len(images), steady=_steady_layer(self.module))
         with suppress(Exception):
             now = norms_of(self.module)
             self.norms = now if self.norms is None else self.norms
@@ -358,7 +357,7 @@ class Watch:
         try:
             self._optimizers[-1] = optimizer, facts_of(optimizer)
         except UsageError as problem:
-            self._tell(str(problem))
+            self.unlike["optimizer",] = f"{problem}, or give the optimizer whose steps it takes"
 
     def _ends(self, optimizer: Optimizer) -> None:
         if not any(one is optimizer for one, _ in self._optimizers):
@@ -461,12 +460,14 @@ class Watch:
         written = network.moved
         if written is not None:
             self.told.append(f"its network changes its buffer {written!r} as it trains; attacks keep it as it was")
-        if network.steady is not None:
+        passes = [one for one in network.all if one.counts]
+        steady = next((one.steady for one in passes if one.steady), None)
+        if steady is not None:
             self.unlike["model",] = (
-                f"its layer {network.steady!r} normalises as in eval(), and that of a new network does not; call its "
+                f"its layer {steady!r} normalises as in eval(), and that of a new network does not; call its "
                 "train(), or give a model whose factory calls its eval()"
             )
-        others = [network.after, *(one.apart for one in network.all if one.counts)]
+        others = [network.after, *(one.apart for one in passes)]
         if any(one is not None and bool(one) for one in others):
             self.unlike["defense",] = (
                 "its weights were changed beside the optimizer's steps; leave that out in the captured round, or give "

@@ -597,6 +597,55 @@ def test_no_training_is_changed_or_broken(
         training(network, loader)
 
 
+@pytest.mark.parametrize(
+    ("given", "build", "said"),
+    [
+        ("sgd:lr=0.1", Adam, "given as sgd:lr=0.1, and the training had adam with lr=0.1"),
+        ("adam:lr=0.2", Adam, "given as adam:lr=0.2, and the training had adam with lr=0.1"),
+        ({"name": "Adam", "betas": [0.5, 0.9]}, Adam, "and the training had adam with lr=0.1"),
+        ("adam:clip_grad_norm=5", Adam, None), ({"name": "Adam", "lr": 0.1}, Adam, None),
+        ("sgd", type("SGD", (SGD,), {}), f"given as sgd, and optimizer '{__name__}.SGD' is none"),
+    ],
+)  # fmt: skip
+def test_an_optimizer_that_is_given_counts_and_the_difference_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, given: Any, build: Any, said: str | None
+) -> None:
+    """Also where its class is nobody's here; a learning rate that it lacks is read."""
+    network, loader = client()
+    with captured(network, tmp_path, given):
+        train(network, build(network.parameters(), 0.1), loader)
+    name = given["name"] if isinstance(given, dict) else given.partition(":")[0]
+    assert read_capture(tmp_path).record.optimizer.startswith(name.lower())
+    assert [said in one for one in caplog.messages] == ([True] if said else [])
+
+
+def test_batches_that_their_loss_leaves_out_are_no_truth(tmp_path: Path) -> None:
+    network, loader = client(9)
+    optimizer = SGD(network.parameters(), 0.1)
+    with captured(network, tmp_path, strict=True) as capture:
+        for number, (images, labels) in enumerate(loader):
+            capture.batch(images, labels)
+            optimizer.zero_grad()
+            made = loss(network, images, labels)
+            if number != 1:
+                made.backward()
+                optimizer.step()
+    kept = read_capture(tmp_path).truth
+    assert kept is not None
+    assert torch.equal(torch.from_numpy(kept["labels"]), torch.arange(9)[[0, 1, 2, 6, 7, 8]] % 5)
+
+
+def test_batch_norm_counts_in_batches_that_make_steps(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A validation that keeps its gradients is none of them; and a factory may have the layer so."""
+    network, loader = client()
+    optimizer = SGD(network.parameters(), 0.1)
+    for given in (None, "m:make"):
+        with captured(network, tmp_path / str(given), strict=True, **({"model": given} if given else {})):
+            train(network.train(given is None), optimizer, loader)
+            network.eval()(next(iter(loader))[0])
+    assert len(caplog.messages) == 1 and "its layer 'body.1' normalises as in eval()" in caplog.text
+
+
 def test_a_schedule_is_read_as_it_was_used(tmp_path: Path) -> None:
     network, loader = client()
     optimizer = SGD(network.parameters(), 0.5)
