@@ -294,7 +294,8 @@ def is_usual(name: str, key: str, value: Any) -> bool:
         ValueError: it makes other steps of them, that are not known.
     """
     if key in _USUAL or key == "decoupled_weight_decay":
-        if value not in (_USUAL.get(key, name.lower() == "adamw"), None):
+        # Of a text it is a word.
+        if str(value).lower() not in (str(_USUAL.get(key, name.lower() == "adamw")).lower(), "none"):
             raise ValueError(f"{key}={value} cannot be judged; leave it out in the captured round")
         return True
     return key in _HOW
@@ -382,6 +383,8 @@ def facts_of_text(text: str) -> dict[str, Any]:
         key, equals, value = assignment.partition("=")
         if not equals:
             raise UsageError(f"optimizer {text!r}: {assignment!r} is not key=value; write sgd:momentum=0.9")
+        if key.strip() in facts:
+            raise UsageError(f"optimizer {text!r}: {key.strip()} is given twice; give it once")
         facts[key.strip()] = value.strip()
     return facts
 

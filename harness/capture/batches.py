@@ -77,7 +77,7 @@ def batches_of(steps: Steps, loaders: Sequence[Loader], tell: Callable[[str], No
     """
     each = sorted({len(one) for one in steps if one})
     if len(each) > 1:
-        tell("its steps follow different numbers of batches; give batch_size and accumulate")
+        tell("its steps follow different numbers of batches; train the captured round with as many before each step")
         return {}
     found: dict[str, Any] = {"accumulate": each[0]} if each and each[0] > 1 else {}
     told = [_told_by(one, steps, each[0] if each else 1) for one in loaders]

@@ -69,8 +69,8 @@ class Clips:
         self._whole = self._whole and known
         self._left.clear()
 
-    def facts(self, unsure: dict[str, str]) -> dict[str, Any]:
-        """The bound, where gradients were clipped; what else was done to them stands in ``unsure``."""
+    def facts(self, unlike: dict[tuple[str, ...], str]) -> dict[str, Any]:
+        """The bound, where gradients were clipped; what else was done to them stands in ``unlike``."""
         changed = [one for one in self._steps if one.changed]
         if not self._whole or not changed:
             return {}
@@ -79,7 +79,10 @@ class Clips:
         clipped = all(one.factor is not None and one.factor < 1 and _is(one.norm, bound, near) for one in changed)
         if clipped and all(one.norm <= bound * (1 + near) for one in self._steps):
             return {"clip_grad_norm": bound}
-        unsure["clip_grad_norm"] = "gradients were changed before a step, and not as clip_grad_norm_ does"
+        unlike["clip_grad_norm", "fedprox", "defense"] = (
+            "gradients were changed before a step, and not as clip_grad_norm_ does; leave that out in the captured "
+            "round, or give clip_grad_norm, fedprox or defense if it is one of these"
+        )
         return {}
 
 

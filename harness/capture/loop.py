@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from harness.base.building import one_line
 from harness.base.errors import UsageError, in_one_line
-from harness.base.local_optimizer import with_rate
+from harness.base.local_optimizer import arguments_of, with_rate
 from harness.base.random_layers import random_layer
 from harness.base.words import PAD
 from harness.capture.watch import Watch, are_tokens, random_said
@@ -167,7 +167,7 @@ class Round:
                 return
             ((_, moved),) = sent.items()
             given, tokenizer = _with_tokenizer(given)
-            seen = _dtype_of(moved) | ({} if watch is None else watch.facts(moved))
+            seen = _dtype_of(moved) | ({} if watch is None else _with_rate_of(given, watch.facts(moved)))
             _tell_of_contradictions(given, seen)
             problems = [*([] if watch is None else _problems(watch, given)), *_not_finite(moved)]
             record = _record_of(seen | dict(given), problems)
@@ -200,9 +200,14 @@ def _problems(watch: Watch, given: Mapping[str, Any]) -> list[str]:
     if doubts:
         log.warning("harness: %s; give %s if it is not so", "; ".join(doubt for _, doubt in doubts),
                     " and ".join(fact for fact, _ in doubts))  # fmt: skip
-    for fact in watch.unlike.keys() & given.keys():
-        log.warning("harness: %s is given as %s, and %s", fact, given[fact], watch.unlike[fact].partition(";")[0])
-    return [*watch.problems, *(reason for fact, reason in watch.unlike.items() if fact not in given)]
+    problems = list(watch.problems)
+    for facts, reason in watch.unlike.items():
+        fact = next((one for one in facts if given.get(one) is not None), None)
+        if fact is None:
+            problems.append(reason)
+        else:
+            log.warning("harness: %s is given as %s, and %s", fact, given[fact], reason.partition(";")[0])
+    return problems
 
 
 def _not_finite(sent: Arrays) -> list[str]:
@@ -229,11 +234,19 @@ def _record_of(facts: Mapping[str, Any], problems: Sequence[str]) -> CaptureReco
         asked = (
             f"{' and '.join(missing)} could not be read from its training; give {'it' if len(missing) == 1 else 'them'}"
         )
-        # What went wrong is why something is missing.
-        reason = "; ".join([*problems, asked if missing else one_line(error)])
+        # What went wrong is why something is missing; where steps were of no one optimizer, all is.
+        unsaid = problems and (not missing or "learning_rate" in missing)
+        reason = "; ".join([*problems, *([] if unsaid else [asked if missing else one_line(error)])])
         return NotCaptured(not_captured=reason, **facts)
     # What was not seen but given is no problem; a training that is of no known law is.
     return NotCaptured(not_captured="; ".join(problems), **facts) if problems else record
+
+
+def _with_rate_of(given: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, Any]:
+    """What was seen, with the learning rate of an optimizer that is given without one."""
+    rate = seen.get("optimizer", {}).get("lr")
+    bare = "optimizer" in given and rate and with_rate(given["optimizer"])[1] is None
+    return {**seen} | ({"learning_rate": rate} if bare else {})
 
 
 def _tell_of_contradictions(given: Mapping[str, Any], seen: Mapping[str, Any]) -> None:
@@ -241,6 +254,14 @@ def _tell_of_contradictions(given: Mapping[str, Any], seen: Mapping[str, Any]) -
     for name in given.keys() & seen.keys() - _MAY_DIFFER:
         if _tuple_of(given[name]) != _tuple_of(seen[name]):
             log.warning("harness: %s is given as %s, and the training had %s", name, given[name], seen[name])
+    if not {"optimizer"} <= given.keys() & seen.keys():
+        return
+    with suppress(UsageError):  # of no known class, which is told
+        (said, rate), (had, used) = with_rate(given["optimizer"]), with_rate(seen["optimizer"])
+        unlike = [one for one in arguments_of(had.name) if getattr(said, one) != getattr(had, one)]
+        if said.name != had.name or unlike or rate not in (None, used):
+            kept = f"{had.text} with lr={used:g}"
+            log.warning("harness: optimizer is given as %s, and the training had %s", given["optimizer"], kept)
 
 
 def _tuple_of(value: Any) -> Any:
@@ -320,6 +341,8 @@ def _require_possible(network: nn.Module, optimizer: object, scheduler: Any, giv
                 )
         if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
             raise UsageError("the scheduler is of another optimizer; give the one whose learning rate it sets")
+        if getattr(scheduler, "cycle_momentum", False):
+            raise UsageError("the scheduler changes more than the learning rate; give it cycle_momentum=False")
     require_facts(known | dict(given))
 
 

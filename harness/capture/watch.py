@@ -25,6 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from harness.base.errors import UsageError, in_one_line
 from harness.base.random_layers import random_layer
 from harness.capture.batches import Loader, batches_of, loader_of
+from harness.capture.between import moved, norms_of
 from harness.capture.clips import Clips
 from harness.capture.losses import MEND, facts_of_losses, kind_of, near_of, seen_of, share_of
 from harness.judging.capture import Declared, facts_of, own_groups
@@ -48,6 +49,8 @@ class _Pass:
         share: which multiple of its mean cross-entropy the loss is, times ``scale``, by which a scaler multiplied it.
         near: how much that may be off, relative to it.
         kept: of the first batches, the output and the gradient there.
+        apart: whether it met other weights than the last step left.
+        steady: the name of a layer that normalised it with statistics which do not follow the batches.
     """
 
     examples: int
@@ -57,6 +60,8 @@ class _Pass:
     scale: float = 1.0
     near: float = 0.0
     kept: tuple[Tensor, Tensor] | None = None
+    apart: Tensor | None = None
+    steady: str | None = None
 
     def came_back(self, output: Tensor, gradient: Tensor, keep: bool) -> None:
         """The gradient at the output is there."""
@@ -74,7 +79,9 @@ class _Network:
     """A network that may be the client's, and what went through it; ``reads``: texts did.
 
     ``still``: buffers as they were, but for those of BatchNorm, which are known to follow the batches. ``random``: the
-    name of a layer that was random.
+    name of a layer that was random. ``left``: weights, by their identity, whose gradient was there before the first
+    batch of a step. ``norms``: of its weights after the last step, and before the first. ``after``: whether
+    they are others at the end.
     """
 
     module: nn.Module
@@ -83,6 +90,9 @@ class _Network:
     classes: int | None = None
     reads: bool = False
     random: str | None = None
+    left: set[int] = field(default_factory=set)
+    norms: Tensor | None = None
+    after: Tensor | None = None
     waiting: list[_Pass] = field(default_factory=list)
     all: list[_Pass] = field(default_factory=list)
     made: list[list[_Pass]] = field(default_factory=list)
@@ -103,25 +113,39 @@ class _Network:
         if not trained:
             return
         self.random = self.random or random_layer(self.module)
-        one = _Pass(len(images))
+        one = _Pass(len(images), steady=_steady_layer(self.module))
+        with suppress(Exception):
+            now = norms_of(self.module)
+            self.norms = now if self.norms is None else self.norms
+            one.apart = moved(now, self.norms)
         self.waiting.append(one)
         self.all.append(one)
-        trained[0].register_hook(_safe(lambda _: setattr(one, "back", True)))
+        trained[0].register_hook(_safe(lambda _: self._came_back(one)))
         logits = next((other for other in trained if other.dim() == 2), None)
         if logits is not None:
             # A copy: what is computed in place from here on is no output of the network's.
             self.classes, scores, keep = int(logits.shape[1]), logits.detach().clone(), not self.steps
             logits.register_hook(_safe(lambda gradient: one.came_back(scores, gradient.detach(), keep)))
 
+    def _came_back(self, batch: _Pass) -> None:
+        """Its gradient is there, and not yet at the weights."""
+        if not any(one.back for one in self.waiting):
+            there = [one for one in self.module.parameters() if one.grad is not None]
+            self.left = {id(one) for one in there if one.grad is not None and bool(one.grad.any())}
+        batch.back = True
+
     def stepped(self, counts: bool, scale: float = 1.0) -> None:
         """The optimizer took a step, or only seemed to; ``scale``: what a scaler multiplied the losses by."""
         if counts:
+            with suppress(Exception):
+                self.norms = norms_of(self.module)
             made = [one for one in self.waiting if one.back]
             for one in made:
                 one.counts, one.scale = True, scale
             self.made.append(made)
             self.steps.append(tuple(one.examples for one in made))
         self.waiting.clear()
+        self.left.clear()
 
     @property
     def moved(self) -> str | None:
@@ -140,6 +164,12 @@ def _still_buffers(module: nn.Module) -> dict[str, Tensor]:
     follow = {name for name, layer in module.named_modules() if isinstance(layer, _NORM)}
     named = ((name, one) for name, one in module.named_buffers() if name.rpartition(".")[0] not in follow)
     return {name: one.detach().clone() for name, one in named}
+
+
+def _steady_layer(module: nn.Module) -> str | None:
+    """The name of a layer of BatchNorm's kind that is not in training mode; None of none."""
+    layers = ((name, one) for name, one in module.named_modules() if isinstance(one, _NORM))
+    return next((name for name, one in layers if not one.training and one.running_mean is not None), None)
 
 
 def _equal(now: Tensor, was: Tensor) -> bool:
@@ -196,7 +226,8 @@ class Watch:
         self.rates: list[float] = []
         self.carried = False
         self.unsure: dict[str, str] = {}
-        self.unlike: dict[str, str] = {}
+        # By the facts of which one has to be given.
+        self.unlike: dict[tuple[str, ...], str] = {}
         self.told: list[str] = []
         self._given = network
         self._asked = None if loader is None else (id(getattr(loader, "batch_sampler", None)), _facts_of_loader(loader))
@@ -234,6 +265,10 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         with suppress(ValueError):
             _WATCHING.remove(self)
+        network = self._networks.get(id(self._given))
+        if network is not None and network.steps:
+            with suppress(Exception):
+                network.after = moved(norms_of(network.module), network.norms)
         for handle in self._handles:
             self._safely(handle.remove)
 
@@ -293,6 +328,9 @@ class Watch:
             return
         network = self._networks[id(module)] = _Network(module)
         self._safely(lambda: network.still.update(_still_buffers(module)))
+        if module is self._given:
+            with suppress(Exception):
+                network.norms = norms_of(module)
 
         def look(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], made: Any) -> None:
             if torch.compiler.is_compiling() or not torch.is_grad_enabled():
@@ -319,30 +357,43 @@ class Watch:
         try:
             self._optimizers[-1] = optimizer, facts_of(optimizer)
         except UsageError as problem:
-            self._tell(str(problem))
+            self.unlike["optimizer",] = f"{problem}, or give the optimizer whose steps it takes"
 
     def _ends(self, optimizer: Optimizer) -> None:
-        first = next((facts for one, facts in self._optimizers if one is optimizer), None)
-        if first is None:
+        if not any(one is optimizer for one, _ in self._optimizers):
             return
+        first = next((facts for one, facts in self._optimizers if one is optimizer), None)
         # A scaler tells fused optimizers that gradients are not finite, and they then leave the step out.
         skipped = getattr(optimizer, "found_inf", None)
         counts = skipped is None or not bool(skipped)
         if counts:
-            now = facts_of(optimizer)
-            self.rates.append(now["lr"])
-            self._compare_groups(optimizer)
             for one in self._drawn.values():
                 one.used = len(one.places or ())
-            if now | {"lr": 0} != first | {"lr": 0}:
-                self._tell(
-                    f"arguments of {now['name']} changed during the round; keep them, or the learning rate alone"
-                )
+            if first is None:  # of no known class, which is told
+                self.rates.append(float(optimizer.param_groups[0].get("lr") or 0.0))
+            else:
+                self._compare(first, facts_of(optimizer))
+                self._compare_groups(optimizer)
             if _names_of(optimizer) != self._trained and len(self._optimizers) == 1:
                 self._tell("other parameters were trained later in the round; train the same in every step")
         scale = _scale() if counts else 1.0
         for network in self._networks.values():
+            if counts and network.left & self._trained:
+                self._tell(
+                    "gradients of an earlier batch were not set to zero; call the optimizer's zero_grad() before the "
+                    "first backward() of each step"
+                )
             network.stepped(counts, scale)
+
+    def _compare(self, first: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """An optimizer at its first step, and at this one."""
+        self.rates.append(now["lr"])
+        changed = next((name for name, one in now.items() if name != "lr" and one != first[name]), None)
+        if changed is not None:
+            self._tell(
+                f"{changed} of {now['name']} changed during the round; change the learning rate alone (a scheduler: "
+                "cycle_momentum=False)"
+            )
 
     def _compare_groups(self, optimizer: Optimizer) -> None:
         """Groups of parameters may have learning rates of their own, which a schedule scales alike."""
@@ -376,7 +427,9 @@ class Watch:
         elif self._optimizers and self.rates:
             optimizer, first = self._optimizers[0]
             rate = next((one for one in self.rates if one), 0.0)
-            found |= {"optimizer": (first or {}) | {"lr": rate}, "local_steps": len(self.rates)}
+            kind = type(optimizer)
+            unknown = {"name": f"{kind.__module__}.{kind.__qualname__}"}
+            found |= {"optimizer": (first or unknown) | {"lr": rate}, "local_steps": len(self.rates)}
             found |= {"schedule": tuple(self.rates)} if len(set(self.rates)) > 1 else {}
             found |= {"state": "carried"} if self.carried else {}
             if network is not None:
@@ -391,7 +444,7 @@ class Watch:
         if self._private is not None:
             found |= self._of_privacy(self._private)
         else:
-            found |= self._clips.facts(self.unsure)
+            found |= self._clips.facts(self.unlike)
         if network is not None:
             self._look_within(network)
         steps = [()] * len(self.rates) if network is None else network.steps
@@ -404,9 +457,22 @@ class Watch:
         """What a network does beside its function of weights and examples."""
         if network.random is not None:
             self._tell(random_said(network.random))
-        moved = network.moved
-        if moved is not None:
-            self.told.append(f"its network changes its buffer {moved!r} as it trains; attacks keep it as it was")
+        written = network.moved
+        if written is not None:
+            self.told.append(f"its network changes its buffer {written!r} as it trains; attacks keep it as it was")
+        passes = [one for one in network.all if one.counts]
+        steady = next((one.steady for one in passes if one.steady), None)
+        if steady is not None:
+            self.unlike["model",] = (
+                f"its layer {steady!r} normalises as in eval(), and that of a new network does not; call its "
+                "train(), or give a model whose factory calls its eval()"
+            )
+        others = [network.after, *(one.apart for one in passes)]
+        if any(one is not None and bool(one) for one in others):
+            self.unlike["defense",] = (
+                "its weights were changed beside the optimizer's steps; leave that out in the captured round, or give "
+                "the defense that does so"
+            )
 
     def _of_groups(self, module: nn.Module, optimizer: Optimizer, rate: float) -> dict[str, Any]:
         """Groups of parameters with arguments of their own, with rates as beside the optimizer's first above 0."""
@@ -424,8 +490,12 @@ class Watch:
     def of_steps(self, truth: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
         """Of the examples of all batches those that made steps, where they can be told apart by their numbers."""
         network = self._network(set(names))
-        passes = [] if network is None else [one for one in network.all if one.back]
-        if not truth or sum(one.examples for one in passes) != len(truth["labels"]):
+        every = [] if network is None else network.all
+        count = len(truth["labels"]) if truth else 0
+        # A loop may have left a batch out before its gradient was made.
+        some = ([one for one in every if one.back], every)
+        passes = next((ones for ones in some if sum(one.examples for one in ones) == count), [])
+        if not passes:
             return truth
         kept = torch.tensor([one.counts for one in passes for _ in range(one.examples)], dtype=torch.bool)
         return {name: values[kept] for name, values in truth.items()}
@@ -460,9 +530,9 @@ class Watch:
             added = "whether the batches of a step are added up is not seen: taken as a mean"
             self.unsure |= {"accumulate_sum": added} if len(passes) > len(multiples) else {}
         elif found is None:
-            self.unlike["loss_scale"] = _unlike(passes)
+            self.unlike["loss_scale",] = _unlike(passes)
         elif self._private is not None and "loss_scale" in found:
-            self.unlike["loss_scale"] = (
+            self.unlike["loss_scale",] = (
                 f"its loss is {found['loss_scale']:g} times the mean cross-entropy, which its private optimizer clips; "
                 "capture a round with the mean"
             )

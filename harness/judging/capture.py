@@ -521,11 +521,13 @@ def facts_of(optimizer: "Optimizer") -> dict[str, Any]:
     """The class and arguments of a torch optimizer, as a capture holds them; see :func:`own_groups` for the rest.
 
     Raises:
-        UsageError: it is none that can be judged: another class, or groups of parameters that differ in more than
-            learning rate and weight decay.
+        UsageError: it is none that can be judged: another class, also one of somebody's own with a name of torch's, or
+            groups of parameters that differ in more than learning rate and weight decay.
     """
-    name, (first, *others) = type(optimizer).__name__, optimizer.param_groups
-    names = ("lr", *sorted(arguments_of(name)))
+    kind, (first, *others) = type(optimizer), optimizer.param_groups
+    name = kind.__name__
+    torchs = kind.__module__.startswith("torch.optim.")
+    names = ("lr", *sorted(arguments_of(name if torchs else f"{kind.__module__}.{name}")))
     shared = [one for one in names if one not in _OF_GROUPS and one in first]
     differing = next((one for one in shared if any(other[one] != first[one] for other in others)), None)
     if differing is not None:

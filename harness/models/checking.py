@@ -142,7 +142,8 @@ def refuse_other_functions(name: str, module: nn.Module, trial: Trial, classes: 
     if any(not torch.equal(value.nan_to_num(), before[key].nan_to_num()) for key, value in module.named_buffers()):
         raise UsageError(f"model {name!r} changes its buffers in a forward pass; return it in evaluation mode")
     if not torch.equal(logits, _logits(name, module, images.clone(), classes)):
-        raise UsageError(f"two forward passes of model {name!r} differ; disable dropout or noise ({name}+no_dropout)")
+        # Layers that drop out have been named before.
+        raise UsageError(f"two forward passes of model {name!r} differ; turn off the noise that its forward() draws")
     if not close(torch.cat([_logits(name, module, image[None].clone(), classes) for image in images]), logits):
         raise UsageError(f"model {name!r} mixes the examples of a batch; its logits must depend on each image alone")
 

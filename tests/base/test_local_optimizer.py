@@ -217,6 +217,7 @@ def test_the_first_adaptive_step_gives_small_gradients_away(text: str) -> None:
         ("sgd:accumulate_sum=true", "give their number"), ("adam:accumulate=0", "greater than or equal to 1"),
         ("sgd:schedule=-0.1", "greater than or equal to 0"), ("sgd:lr=-0.1", "lr must be above 0"),
         ("sgd:maximize=true", "maximize=true cannot be judged"),
+        ("sgd:momentum=0.9,momentum=0.8", "momentum is given twice; give it once"),
     ],
 )  # fmt: skip
 def test_what_is_no_optimizer_is_told_in_one_line(given: str, said: str) -> None:
@@ -225,12 +226,18 @@ def test_what_is_no_optimizer_is_told_in_one_line(given: str, said: str) -> None
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.parametrize("text", ["sgd:maximize=false,fused=true", "sgd:maximize=False", "sgd"])
+def test_arguments_that_change_nothing_may_be_said(text: str) -> None:
+    assert with_rate(text)[0].is_plain
+
+
 def test_groups_and_classes_that_cannot_be_judged_are_told() -> None:
     weights = [torch.zeros(2, requires_grad=True) for _ in range(2)]
     apart = torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:], "momentum": 0.5}], lr=0.1)
     for optimizer, said in (
         (apart, "groups of parameters"), (torch.optim.Adagrad(weights), "'Adagrad' is none"),
         (torch.optim.Adam(weights, amsgrad=True), "amsgrad=True"),
+        (type("Adam", (torch.optim.Adam,), {})(weights), "Adam' is none"),
     ):  # fmt: skip
         with pytest.raises(UsageError, match=said):
             facts_of(optimizer)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from harness.base.errors import UsageError
 from harness.capture import captured
 from harness.judging.capture import read_capture
 from harness.testing import digits
@@ -35,25 +36,29 @@ def half(weights: list[nn.Parameter]) -> None:
             one.grad /= 2
 
 
-# What happens before a step, batches that make one, the optimizer, the bound that is read, and whether a line is told.
-CHANGES: dict[str, tuple[Change, int, type[torch.optim.Optimizer], float | None, bool]] = {
-    "nothing": (lambda _: None, 1, torch.optim.SGD, None, False),
-    "a clip": (clip(0.25), 1, torch.optim.SGD, 0.25, False),
-    "a clip before Adam": (clip(0.125), 1, torch.optim.Adam, 0.125, False),
-    "a clip of a mean": (clip(0.1), 2, torch.optim.SGD, 0.1, False),
-    "a clip that is never reached": (clip(1e6), 1, torch.optim.SGD, None, False),
-    "noise": (noise, 1, torch.optim.SGD, None, True),
-    "a division": (half, 1, torch.optim.SGD, None, True),
-    "each value": (lambda weights: nn.utils.clip_grad_value_(weights, 1e-3), 1, torch.optim.SGD, None, True),
+# What happens before a step, batches that make one, the optimizer, and the bound that is read.
+CHANGES: dict[str, tuple[Change, int, type[torch.optim.Optimizer], float | None]] = {
+    "nothing": (lambda _: None, 1, torch.optim.SGD, None),
+    "a clip": (clip(0.25), 1, torch.optim.SGD, 0.25),
+    "a clip before Adam": (clip(0.125), 1, torch.optim.Adam, 0.125),
+    "a clip of a mean": (clip(0.1), 2, torch.optim.SGD, 0.1),
+    "a clip that is never reached": (clip(1e6), 1, torch.optim.SGD, None),
 }  # fmt: skip
+OTHERS: dict[str, Change] = {
+    "noise": noise,
+    "a division": half,
+    "each value": lambda weights: nn.utils.clip_grad_value_(weights, 1e-3),
+    "the largest": clip(1e-3, norm_type=torch.inf),
+    "the first layer": lambda weights: nn.utils.clip_grad_norm_(weights[:1], 1e-3),
+}
 
 
-def trained(folder: Path, change: Change, each: int, kind: Any) -> nn.Module:
+def trained(folder: Path, change: Change, each: int, kind: Any, **facts: Any) -> nn.Module:
     images, labels = (one.flatten(0, 1) for one in digits(1, 8))
     torch.manual_seed(0)
     network = make((1, 8, 8), 10)
     optimizer = kind(network.parameters(), lr=0.01)
-    with captured(network, folder, optimizer, model=f"{__name__}:make"):
+    with captured(network, folder, optimizer, model=f"{__name__}:make", **facts):
         for number, (batch, truth) in enumerate(zip(images.split(2), labels.split(2), strict=True), 1):
             loss: Tensor = nn.functional.cross_entropy(network(batch), truth) / each
             loss.backward()
@@ -64,14 +69,25 @@ def trained(folder: Path, change: Change, each: int, kind: Any) -> nn.Module:
     return network
 
 
-@pytest.mark.parametrize(("change", "each", "kind", "bound", "told"), CHANGES.values(), ids=CHANGES.keys())
-def test_a_clip_is_read_and_what_is_none_is_told(
-    change: Change, each: int, kind: Any, bound: float | None, told: bool, tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+@pytest.mark.parametrize(("change", "each", "kind", "bound"), CHANGES.values(), ids=CHANGES.keys())
+def test_a_clip_is_read(
+    change: Change, each: int, kind: Any, bound: float | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     trained(tmp_path, change, each, kind)
-    assert read_capture(tmp_path).record.clip_grad_norm == bound
-    assert ["gradients were changed before a step" in one for one in caplog.messages] == [True] * told
+    assert read_capture(tmp_path).record.clip_grad_norm == bound and caplog.messages == []
+
+
+@pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS.keys())
+def test_another_change_of_gradients_is_not_captured_unless_it_is_said(
+    change: Change, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the truth would not explain what was sent, and an honest client would stand accused."""
+    trained(tmp_path / "0", change, 1, torch.optim.SGD)
+    with pytest.raises(UsageError, match="gradients were changed before a step, and not as clip_grad_norm_ does"):
+        read_capture(tmp_path / "0")
+    trained(tmp_path / "1", change, 1, torch.optim.SGD, fedprox=0.1)
+    assert read_capture(tmp_path / "1").record.fedprox == 0.1
+    assert ["gradients were changed before a step" in one for one in caplog.messages] == [True] * 2
 
 
 def test_a_clip_behind_a_scaler_is_read(tmp_path: Path) -> None:

@@ -484,6 +484,69 @@ def lost(network: Net, loader: Any) -> None:
         optimizer.step()
 
 
+def of_its_own(network: Net, loader: Any) -> None:
+    """As libraries name theirs."""
+    train(network, type("SGD", (SGD,), {})(network.parameters(), 0.1), loader)
+
+
+def piled_up(network: Net, loader: Any) -> None:
+    """Nobody calls zero_grad."""
+    optimizer = SGD(network.parameters(), 0.1)
+    for images, labels in loader:
+        loss(network, images, labels).backward()
+        optimizer.step()
+
+
+def left_over(network: Net, loader: Any) -> None:
+    """From before the first step."""
+    network.head(torch.ones(1, 72)).sum().backward()
+    optimizer = SGD(network.parameters(), 0.1)
+    for images, labels in loader:
+        loss(network, images, labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def projected(network: Net, loader: Any) -> None:
+    optimizer = SGD(network.parameters(), 0.1)
+    for images, labels in loader:
+        step(network, optimizer, images, labels)
+        network.head.weight.data.clamp_(-0.05, 0.05)
+
+
+def perturbed(network: Net, loader: Any) -> None:
+    """A step of the gradient at other weights, as in sharpness-aware minimization."""
+    optimizer = SGD(network.parameters(), 0.1)
+    for images, labels in loader:
+        optimizer.zero_grad()
+        network.head.weight.data.add_(0.1)
+        loss(network, images, labels).backward()
+        network.head.weight.data.sub_(0.1)
+        optimizer.step()
+
+
+def averaged(network: Net, loader: Any) -> None:
+    """What is sent are not the last weights."""
+    first = copy.deepcopy(network.state_dict())
+    train(network, SGD(network.parameters(), 0.1), loader)
+    network.load_state_dict({name: (one + first[name]) / 2 for name, one in network.state_dict().items()})
+
+
+def steadied(network: Net, loader: Any) -> None:
+    network.eval()
+    train(network, SGD(network.parameters(), 0.1), loader)
+
+
+def last_alone(network: Net, loader: Any) -> None:
+    """Two batches make a step, and the third one by itself."""
+    optimizer = SGD(network.parameters(), 0.1)
+    for number, (images, labels) in enumerate(loader):
+        loss(network, images, labels).backward()
+        if number > 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 def still(network: Net, loader: Any) -> None:
     """Nothing trains."""
 
@@ -494,12 +557,17 @@ def still(network: Net, loader: Any) -> None:
         (clumsy, None), (odd, "'Adagrad' is none whose steps are known"),
         (apart, "groups of parameters with another momentum"),
         (asleep, "has learning rate 0; freeze it"), (dropping, "its layer 'body.3' drops out units, and nobody"),
-        (changed, "arguments of SGD changed"), (thawed, "other parameters were trained later"),
+        (changed, "momentum of SGD changed"), (thawed, "other parameters were trained later"),
         (two, "2 optimizers took steps"), (uneven, "of different sizes"),
         (one_rate, "groups of parameters changed apart"), (warm, "lr must be above 0"),
         (diverged, "holds NaN or infinity: its training diverged; capture another round"),
         (lost, "its loss became NaN or infinity: its training diverged"),
         (still, "no optimizer of torch took a step in it; train in the captured part"),
+        (of_its_own, "SGD' is none whose steps are known"), (piled_up, "gradients of an earlier batch were not set"),
+        (left_over, "gradients of an earlier batch were not set"), (projected, "weights were changed beside"),
+        (perturbed, "weights were changed beside"), (averaged, "weights were changed beside"),
+        (steadied, "its layer 'body.1' normalises as in eval()"),
+        (last_alone, "follow different numbers of batches; train the captured round with as many"),
     ],
 )  # fmt: skip
 def test_no_training_is_changed_or_broken(
@@ -527,6 +595,55 @@ def test_no_training_is_changed_or_broken(
     network, loader = client(shuffle=True)
     with pytest.raises((UsageError, ValidationError), match=said), captured(network, tmp_path / "strict", strict=True):
         training(network, loader)
+
+
+@pytest.mark.parametrize(
+    ("given", "build", "said"),
+    [
+        ("sgd:lr=0.1", Adam, "given as sgd:lr=0.1, and the training had adam with lr=0.1"),
+        ("adam:lr=0.2", Adam, "given as adam:lr=0.2, and the training had adam with lr=0.1"),
+        ({"name": "Adam", "betas": [0.5, 0.9]}, Adam, "and the training had adam with lr=0.1"),
+        ("adam:clip_grad_norm=5", Adam, None), ({"name": "Adam", "lr": 0.1}, Adam, None),
+        ("sgd", type("SGD", (SGD,), {}), f"given as sgd, and optimizer '{__name__}.SGD' is none"),
+    ],
+)  # fmt: skip
+def test_an_optimizer_that_is_given_counts_and_the_difference_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, given: Any, build: Any, said: str | None
+) -> None:
+    """Also where its class is nobody's here; a learning rate that it lacks is read."""
+    network, loader = client()
+    with captured(network, tmp_path, given):
+        train(network, build(network.parameters(), 0.1), loader)
+    name = given["name"] if isinstance(given, dict) else given.partition(":")[0]
+    assert read_capture(tmp_path).record.optimizer.startswith(name.lower())
+    assert [said in one for one in caplog.messages] == ([True] if said else [])
+
+
+def test_batches_that_their_loss_leaves_out_are_no_truth(tmp_path: Path) -> None:
+    network, loader = client(9)
+    optimizer = SGD(network.parameters(), 0.1)
+    with captured(network, tmp_path, strict=True) as capture:
+        for number, (images, labels) in enumerate(loader):
+            capture.batch(images, labels)
+            optimizer.zero_grad()
+            made = loss(network, images, labels)
+            if number != 1:
+                made.backward()
+                optimizer.step()
+    kept = read_capture(tmp_path).truth
+    assert kept is not None
+    assert torch.equal(torch.from_numpy(kept["labels"]), torch.arange(9)[[0, 1, 2, 6, 7, 8]] % 5)
+
+
+def test_batch_norm_counts_in_batches_that_make_steps(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A validation that keeps its gradients is none of them; and a factory may have the layer so."""
+    network, loader = client()
+    optimizer = SGD(network.parameters(), 0.1)
+    for given in (None, "m:make"):
+        with captured(network, tmp_path / str(given), strict=True, **({"model": given} if given else {})):
+            train(network.train(given is None), optimizer, loader)
+            network.eval()(next(iter(loader))[0])
+    assert len(caplog.messages) == 1 and "its layer 'body.1' normalises as in eval()" in caplog.text
 
 
 def test_a_schedule_is_read_as_it_was_used(tmp_path: Path) -> None:
@@ -680,9 +797,14 @@ REFUSED: list[tuple[Callable[[Net], dict[str, Any]], str]] = [
         SGD(network.parameters(), 0.1), 1)}, "the scheduler is of another optimizer"),
     (lambda network: {"epochs": 2, "examples": 4, "learning_rate": 0.1, "batch_size": 2, "local_steps": 3,
                       "model": "m:make", "image_shape": (1, 8, 8), "classes": 5}, "are 4 local_steps, and 3 are"),
+    (lambda network: cycling(SGD(network.parameters(), 0.1, momentum=0.9)), "give it cycle_momentum=False"),
     (lambda network: {"batch_size": 0}, "batch_size"),
     (lambda network: {"learning_rate": 0.1}, "model"),
 ]  # fmt: skip
+
+
+def cycling(optimizer: Optimizer) -> dict[str, Any]:
+    return {"optimizer": optimizer, "scheduler": torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, 6)}
 
 
 def remembering(network: Net, optimizer: Optimizer | None = None) -> Optimizer:

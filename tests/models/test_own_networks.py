@@ -145,7 +145,11 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "random": (
         changing(lambda _, images: images + torch.randn_like(images)),
-        "two forward passes.*disable dropout or noise",
+        "two forward passes.*turn off the noise",
+    ),
+    "drops out": (
+        changing(lambda _, images: nn.functional.dropout(images, 0.5)),
+        r"two forward passes.*differ; turn off the noise that its forward\(\) draws$",
     ),
     "counts": (changing(lambda module, images: images * module.calls.add_(1)), "changes its buffers"),
     "overwrites": (changing(lambda _, images: images.sub_(0.5)), r"changes its input in place.*x\.clone"),
