@@ -343,6 +343,12 @@ class Watch:
     def _begins(self, optimizer: Optimizer) -> None:
         if not self._is_ours(optimizer):
             return
+        added = self._clips.reached() & {id(one) for one in _parameters(optimizer)}
+        if any(network.left & added for network in self._networks.values()):
+            self._tell(
+                "gradients of an earlier batch were not set to zero; call the optimizer's zero_grad() before the first "
+                "backward() of each step"
+            )
         self._clips.stepped(_parameters(optimizer), _scale())
         if any(optimizer is one for one, _ in self._optimizers):
             return
@@ -378,11 +384,6 @@ class Watch:
                 self._tell("other parameters were trained later in the round; train the same in every step")
         scale = _scale() if counts else 1.0
         for network in self._networks.values():
-            if counts and network.left & self._trained:
-                self._tell(
-                    "gradients of an earlier batch were not set to zero; call the optimizer's zero_grad() before the "
-                    "first backward() of each step"
-                )
             network.stepped(counts, scale)
 
     def _compare(self, first: Mapping[str, Any], now: Mapping[str, Any]) -> None:
