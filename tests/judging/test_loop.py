@@ -626,7 +626,7 @@ def test_an_optimizer_that_is_given_counts_and_the_difference_is_told(
         train(network, build(network.parameters(), 0.1), loader)
     name = given["name"] if isinstance(given, dict) else given.partition(":")[0]
     assert read_capture(tmp_path).record.optimizer.startswith(name.lower())
-    assert [said in one for one in caplog.messages] == ([True] if said else [])
+    assert [str(said) in one for one in caplog.messages] == ([True] if said else [])
 
 
 def test_batches_that_their_loss_leaves_out_are_no_truth(tmp_path: Path) -> None:
