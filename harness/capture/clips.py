@@ -55,6 +55,10 @@ class Clips:
             if weight.grad is not None:
                 self._left[id(weight)] = weight.grad.detach().norm()
 
+    def reached(self) -> set[int]:
+        """The weights, by their identity, that backward passes have added to since the last step."""
+        return set(self._left)
+
     def stepped(self, weights: Iterable[Tensor], scale: float) -> None:
         """A step is taken with the gradients that are there; ``scale``: what a scaler multiplied the losses by."""
         there = [one for one in weights if one.grad is not None]

@@ -21,7 +21,8 @@ from harness.base.errors import UsageError, in_one_line
 from harness.base.local_optimizer import arguments_of, with_rate
 from harness.base.random_layers import random_layer
 from harness.base.words import PAD
-from harness.capture.watch import Watch, are_tokens, random_said
+from harness.capture.passes import are_tokens
+from harness.capture.watch import Watch, random_said
 from harness.judging.capture import (
     OF_TEXTS,
     TOKENIZER,

@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from harness.base.errors import UsageError, in_one_line
-from harness.base.random_layers import random_layer
 from harness.capture.batches import Loader, batches_of, loader_of
 from harness.capture.between import moved, norms_of
 from harness.capture.clips import Clips
-from harness.capture.losses import MEND, facts_of_losses, kind_of, near_of, seen_of, share_of
+from harness.capture.losses import MEND, facts_of_losses, kind_of, seen_of
+from harness.capture.passes import Network, Pass, still_buffers
 from harness.judging.capture import Declared, facts_of, own_groups
 
 # What libraries wrap around a network, as its only part.
@@ -36,149 +35,8 @@ _WRAPPERS = {
 }  # fmt: skip
 
 
-_NORM = nn.modules.batchnorm._NormBase
 # How much ratios of learning rates may be off by rounding.
 _ALIKE = 1e-6
-
-
-@dataclass
-class _Pass:
-    """A batch that went through a network, and whether a gradient came back, and made a step.
-
-    Attributes:
-        share: which multiple of its mean cross-entropy the loss is, times ``scale``, by which a scaler multiplied it.
-        near: how much that may be off, relative to it.
-        kept: of the first batches, the output and the gradient there.
-        apart: whether it met other weights than the last step left.
-        steady: the name of a layer that normalised it with statistics which do not follow the batches.
-    """
-
-    examples: int
-    back: bool = False
-    counts: bool = False
-    share: Tensor | None = None
-    scale: float = 1.0
-    near: float = 0.0
-    kept: tuple[Tensor, Tensor] | None = None
-    apart: Tensor | None = None
-    steady: str | None = None
-
-    def came_back(self, output: Tensor, gradient: Tensor, keep: bool) -> None:
-        """The gradient at the output is there."""
-        self.share, self.near = share_of(output, gradient), near_of(output, gradient)
-        self.kept = (output, gradient.clone()) if keep else None
-
-    @property
-    def multiple(self) -> float | None:
-        """Of its mean cross-entropy; None where it was not seen."""
-        return None if self.share is None else float(self.share) / self.scale
-
-
-@dataclass
-class _Network:
-    """A network that may be the client's, and what went through it; ``reads``: texts did.
-
-    ``still``: buffers as they were, but for those of BatchNorm, which are known to follow the batches. ``random``: the
-    name of a layer that was random. ``left``: weights, by their identity, whose gradient was there before the first
-    batch of a step. ``norms``: of its weights after the last step, and before the first. ``after``: whether
-    they are others at the end.
-    """
-
-    module: nn.Module
-    still: dict[str, Tensor] = field(default_factory=dict)
-    image_shape: tuple[int, ...] | None = None
-    classes: int | None = None
-    reads: bool = False
-    random: str | None = None
-    left: set[int] = field(default_factory=set)
-    norms: Tensor | None = None
-    after: Tensor | None = None
-    waiting: list[_Pass] = field(default_factory=list)
-    all: list[_Pass] = field(default_factory=list)
-    made: list[list[_Pass]] = field(default_factory=list)
-    steps: list[tuple[int, ...]] = field(default_factory=list)
-
-    def passed(self, given: Iterable[Any], made: Any) -> None:
-        """A batch went through it."""
-        images = next((one for one in given if isinstance(one, Tensor) and one.dim() > 1), None)
-        if images is None:
-            return
-        if self.waiting and all(one.back for one in self.waiting) and self._dropped():
-            self.waiting.clear()  # a step that a scaler skipped, or a warm-up
-        outputs = list(made.values()) if isinstance(made, Mapping) else made if isinstance(made, tuple) else [made]
-        trained = [one for one in outputs if isinstance(one, Tensor) and one.requires_grad]
-        if images.dim() == 4:
-            self.image_shape = tuple(images.shape[1:])
-        self.reads = self.reads or are_tokens(images)
-        if not trained:
-            return
-        self.random = self.random or random_layer(self.module)
-        one = _Pass(len(images), steady=_steady_layer(self.module))
-        with suppress(Exception):
-            now = norms_of(self.module)
-            self.norms = now if self.norms is None else self.norms
-            one.apart = moved(now, self.norms)
-        self.waiting.append(one)
-        self.all.append(one)
-        trained[0].register_hook(_safe(lambda _: self._came_back(one)))
-        logits = next((other for other in trained if other.dim() == 2), None)
-        if logits is not None:
-            # A copy: what is computed in place from here on is no output of the network's.
-            self.classes, scores, keep = int(logits.shape[1]), logits.detach().clone(), not self.steps
-            logits.register_hook(_safe(lambda gradient: one.came_back(scores, gradient.detach(), keep)))
-
-    def _came_back(self, batch: _Pass) -> None:
-        """Its gradient is there, and not yet at the weights."""
-        if not any(one.back for one in self.waiting):
-            there = [one for one in self.module.parameters() if one.grad is not None]
-            self.left = {id(one) for one in there if one.grad is not None and bool(one.grad.any())}
-        batch.back = True
-
-    def stepped(self, counts: bool, scale: float = 1.0) -> None:
-        """The optimizer took a step, or only seemed to; ``scale``: what a scaler multiplied the losses by."""
-        if counts:
-            with suppress(Exception):
-                self.norms = norms_of(self.module)
-            made = [one for one in self.waiting if one.back]
-            for one in made:
-                one.counts, one.scale = True, scale
-            self.made.append(made)
-            self.steps.append(tuple(one.examples for one in made))
-        self.waiting.clear()
-        self.left.clear()
-
-    @property
-    def moved(self) -> str | None:
-        """The name of a buffer that is not as it was; None of none."""
-        now = dict(self.module.named_buffers())
-        return next((name for name, was in self.still.items() if name in now and not _equal(now[name], was)), None)
-
-    def _dropped(self) -> bool:
-        """Whether the gradients of all earlier passes are gone, or are none that a step is taken with."""
-        made = [one.grad for one in self.module.parameters() if one.grad is not None]
-        return not any(bool(one.any()) for one in made) or not all(bool(one.isfinite().all()) for one in made)
-
-
-def _still_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Copies of a network's buffers, but for those of layers that follow the batches."""
-    follow = {name for name, layer in module.named_modules() if isinstance(layer, _NORM)}
-    named = ((name, one) for name, one in module.named_buffers() if name.rpartition(".")[0] not in follow)
-    return {name: one.detach().clone() for name, one in named}
-
-
-def _steady_layer(module: nn.Module) -> str | None:
-    """The name of a layer of BatchNorm's kind that is not in training mode; None of none."""
-    layers = ((name, one) for name, one in module.named_modules() if isinstance(one, _NORM))
-    return next((name for name, one in layers if not one.training and one.running_mean is not None), None)
-
-
-def _equal(now: Tensor, was: Tensor) -> bool:
-    return now.shape == was.shape and torch.equal(now.detach().nan_to_num().to(was), was.nan_to_num())
-
-
-def are_tokens(values: Tensor) -> bool:
-    """Whether a batch is of token numbers (B, T)."""
-    return values.dim() == 2 and not values.is_floating_point()
 
 
 def random_said(layer: str) -> str:
@@ -187,16 +45,6 @@ def random_said(layer: str) -> str:
         f"its layer {layer!r} drops out units, and nobody learns which; set its p to 0, or call its eval(), in the "
         "captured round"
     )
-
-
-def _safe(look: Callable[[Tensor], Any]) -> Callable[[Tensor], None]:
-    """A hook that breaks nothing: what it cannot read stays unknown."""
-
-    def hook(gradient: Tensor) -> None:
-        with suppress(Exception):
-            look(gradient)
-
-    return hook
 
 
 class _Look:
@@ -236,7 +84,7 @@ class Watch:
         self._samplers: list[Any] = []
         self._early: list[Loader] = []
         self._thread = None if everywhere else threading.get_ident()
-        self._networks: dict[int, _Network] = {}
+        self._networks: dict[int, Network] = {}
         self._optimizers: list[tuple[Optimizer, dict[str, Any] | None]] = []
         # How the groups of the first differ from each other, which stays so.
         self._apart: list[tuple[float, Any]] = []
@@ -326,8 +174,8 @@ class Watch:
     def _follow(self, module: nn.Module) -> None:
         if id(module) in self._networks:
             return
-        network = self._networks[id(module)] = _Network(module)
-        self._safely(lambda: network.still.update(_still_buffers(module)))
+        network = self._networks[id(module)] = Network(module)
+        self._safely(lambda: network.still.update(still_buffers(module)))
         if module is self._given:
             with suppress(Exception):
                 network.norms = norms_of(module)
@@ -343,6 +191,12 @@ class Watch:
     def _begins(self, optimizer: Optimizer) -> None:
         if not self._is_ours(optimizer):
             return
+        added = self._clips.reached() & {id(one) for one in _parameters(optimizer)}
+        if any(network.left & added for network in self._networks.values()):
+            self._tell(
+                "gradients of an earlier batch were not set to zero; call the optimizer's zero_grad() before the first "
+                "backward() of each step"
+            )
         self._clips.stepped(_parameters(optimizer), _scale())
         if any(optimizer is one for one, _ in self._optimizers):
             return
@@ -378,11 +232,6 @@ class Watch:
                 self._tell("other parameters were trained later in the round; train the same in every step")
         scale = _scale() if counts else 1.0
         for network in self._networks.values():
-            if counts and network.left & self._trained:
-                self._tell(
-                    "gradients of an earlier batch were not set to zero; call the optimizer's zero_grad() before the "
-                    "first backward() of each step"
-                )
             network.stepped(counts, scale)
 
     def _compare(self, first: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -453,7 +302,7 @@ class Watch:
             self._tell("no optimizer of torch took a step in it; train in the captured part, or give all facts")
         return found | ({} if network is None else self._of_losses(network))
 
-    def _look_within(self, network: _Network) -> None:
+    def _look_within(self, network: Network) -> None:
         """What a network does beside its function of weights and examples."""
         if network.random is not None:
             self._tell(random_said(network.random))
@@ -513,14 +362,14 @@ class Watch:
             {"expected_batch_size": expected} if expected else {}
         )
 
-    def _network(self, names: set[str]) -> "_Network | None":
+    def _network(self, names: set[str]) -> "Network | None":
         """The client's: of those that something went through the one of these names, else the outermost."""
         used = [one for one in self._networks.values() if one.steps and any(one.steps)]
         named = [one for one in used if names and set(bare(one.module).state_dict()) == names] or used
         inside = {id(part) for one in named for part in one.module.modules() if part is not one.module}
         return next((one for one in named if id(one.module) not in inside), None)
 
-    def _of_losses(self, network: "_Network") -> dict[str, Any]:
+    def _of_losses(self, network: "Network") -> dict[str, Any]:
         """What the losses count; of the mean cross-entropy of all examples of a step nothing has to be said."""
         passes = [one for step in network.made for one in step]
         multiples = [[one.multiple for one in step] for step in network.made]
@@ -539,7 +388,7 @@ class Watch:
         return found or {}
 
 
-def _unlike(passes: Sequence[_Pass]) -> str:
+def _unlike(passes: Sequence[Pass]) -> str:
     """Why the losses of batches are not all of one multiple of their mean cross-entropy."""
     multiples = [one.multiple for one in passes if one.multiple]
     if not any(one != one for one in multiples):

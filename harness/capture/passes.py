@@ -1,0 +1,165 @@
+"""What went through a network while it trained: batches, their losses, and the weights that they met."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from harness.base.random_layers import random_layer
+from harness.capture.between import moved, norms_of
+from harness.capture.losses import near_of, share_of
+
+_NORM = nn.modules.batchnorm._NormBase
+
+
+@dataclass
+class Pass:
+    """A batch that went through a network, and whether a gradient came back, and made a step.
+
+    Attributes:
+        share: which multiple of its mean cross-entropy the loss is, times ``scale``, by which a scaler multiplied it.
+        near: how much that may be off, relative to it.
+        kept: of the first batches, the output and the gradient there.
+        apart: whether it met other weights than the last step left.
+        steady: the name of a layer that normalised it with statistics which do not follow the batches.
+    """
+
+    examples: int
+    back: bool = False
+    counts: bool = False
+    share: Tensor | None = None
+    scale: float = 1.0
+    near: float = 0.0
+    kept: tuple[Tensor, Tensor] | None = None
+    apart: Tensor | None = None
+    steady: str | None = None
+
+    def came_back(self, output: Tensor, gradient: Tensor, keep: bool) -> None:
+        """The gradient at the output is there."""
+        self.share, self.near = share_of(output, gradient), near_of(output, gradient)
+        self.kept = (output, gradient.clone()) if keep else None
+
+    @property
+    def multiple(self) -> float | None:
+        """Of its mean cross-entropy; None where it was not seen."""
+        return None if self.share is None else float(self.share) / self.scale
+
+
+@dataclass
+class Network:
+    """A network that may be the client's, and what went through it; ``reads``: texts did.
+
+    ``still``: buffers as they were, but for those of BatchNorm, which are known to follow the batches. ``random``: the
+    name of a layer that was random. ``left``: weights, by their identity, whose gradient was there before the first
+    batch of a step. ``norms``: of its weights after the last step, and before the first. ``after``: whether
+    they are others at the end.
+    """
+
+    module: nn.Module
+    still: dict[str, Tensor] = field(default_factory=dict)
+    image_shape: tuple[int, ...] | None = None
+    classes: int | None = None
+    reads: bool = False
+    random: str | None = None
+    left: set[int] = field(default_factory=set)
+    norms: Tensor | None = None
+    after: Tensor | None = None
+    waiting: list[Pass] = field(default_factory=list)
+    all: list[Pass] = field(default_factory=list)
+    made: list[list[Pass]] = field(default_factory=list)
+    steps: list[tuple[int, ...]] = field(default_factory=list)
+
+    def passed(self, given: Iterable[Any], made: Any) -> None:
+        """A batch went through it."""
+        images = next((one for one in given if isinstance(one, Tensor) and one.dim() > 1), None)
+        if images is None:
+            return
+        if self.waiting and all(one.back for one in self.waiting) and self._dropped():
+            self.waiting.clear()  # a step that a scaler skipped, or a warm-up
+        outputs = list(made.values()) if isinstance(made, Mapping) else made if isinstance(made, tuple) else [made]
+        trained = [one for one in outputs if isinstance(one, Tensor) and one.requires_grad]
+        if images.dim() == 4:
+            self.image_shape = tuple(images.shape[1:])
+        self.reads = self.reads or are_tokens(images)
+        if not trained:
+            return
+        self.random = self.random or random_layer(self.module)
+        one = Pass(len(images), steady=_steady_layer(self.module))
+        with suppress(Exception):
+            now = norms_of(self.module)
+            self.norms = now if self.norms is None else self.norms
+            one.apart = moved(now, self.norms)
+        self.waiting.append(one)
+        self.all.append(one)
+        trained[0].register_hook(_safe(lambda _: self._came_back(one)))
+        logits = next((other for other in trained if other.dim() == 2), None)
+        if logits is not None:
+            # A copy: what is computed in place from here on is no output of the network's.
+            self.classes, scores, keep = int(logits.shape[1]), logits.detach().clone(), not self.steps
+            logits.register_hook(_safe(lambda gradient: one.came_back(scores, gradient.detach(), keep)))
+
+    def _came_back(self, batch: Pass) -> None:
+        """Its gradient is there, and not yet at the weights."""
+        if not any(one.back for one in self.waiting):
+            there = [one for one in self.module.parameters() if one.grad is not None]
+            self.left = {id(one) for one in there if one.grad is not None and bool(one.grad.any())}
+        batch.back = True
+
+    def stepped(self, counts: bool, scale: float = 1.0) -> None:
+        """The optimizer took a step, or only seemed to; ``scale``: what a scaler multiplied the losses by."""
+        if counts:
+            with suppress(Exception):
+                self.norms = norms_of(self.module)
+            made = [one for one in self.waiting if one.back]
+            for one in made:
+                one.counts, one.scale = True, scale
+            self.made.append(made)
+            self.steps.append(tuple(one.examples for one in made))
+        self.waiting.clear()
+        self.left.clear()
+
+    @property
+    def moved(self) -> str | None:
+        """The name of a buffer that is not as it was; None of none."""
+        now = dict(self.module.named_buffers())
+        return next((name for name, was in self.still.items() if name in now and not _equal(now[name], was)), None)
+
+    def _dropped(self) -> bool:
+        """Whether the gradients of all earlier passes are gone, or are none that a step is taken with."""
+        made = [one.grad for one in self.module.parameters() if one.grad is not None]
+        return not any(bool(one.any()) for one in made) or not all(bool(one.isfinite().all()) for one in made)
+
+
+def still_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Copies of a network's buffers, but for those of layers that follow the batches."""
+    follow = {name for name, layer in module.named_modules() if isinstance(layer, _NORM)}
+    named = ((name, one) for name, one in module.named_buffers() if name.rpartition(".")[0] not in follow)
+    return {name: one.detach().clone() for name, one in named}
+
+
+def _steady_layer(module: nn.Module) -> str | None:
+    """The name of a layer of BatchNorm's kind that is not in training mode; None of none."""
+    layers = ((name, one) for name, one in module.named_modules() if isinstance(one, _NORM))
+    return next((name for name, one in layers if not one.training and one.running_mean is not None), None)
+
+
+def _equal(now: Tensor, was: Tensor) -> bool:
+    return now.shape == was.shape and torch.equal(now.detach().nan_to_num().to(was), was.nan_to_num())
+
+
+def are_tokens(values: Tensor) -> bool:
+    """Whether a batch is of token numbers (B, T)."""
+    return values.dim() == 2 and not values.is_floating_point()
+
+
+def _safe(look: Callable[[Tensor], Any]) -> Callable[[Tensor], None]:
+    """A hook that breaks nothing: what it cannot read stays unknown."""
+
+    def hook(gradient: Tensor) -> None:
+        with suppress(Exception):
+            look(gradient)
+
+    return hook
