@@ -233,7 +233,10 @@ def main() -> None:
         dataset=asked.dataset, victims=asked.victims, prior=usual_prior(["auto"]), **(noise if asked.noise else {})
     )
     scene = Stage(data_root(None), 128).set(settings)
-    print(f"{asked.victims} victims of {asked.dataset}, T2.step, noise of std {asked.noise:g}", flush=True)
+    print(
+        f"{asked.victims} victims of {asked.dataset}, T2.step, noise of std {asked.noise:g}; one thread each",
+        flush=True,
+    )
     ours = of_ours(asked.ours, scene)
     print(ours, flush=True)
     for name in asked.peers:
