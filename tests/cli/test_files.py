@@ -125,7 +125,7 @@ def types(folder: Path) -> list[tuple[str, int]]:
 def test_one_line_and_nothing_is_touched(
     harness: Callable[..., Any], tmp_path: Path, line: str, mend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.cli.audit._audit_all", lambda *_: pytest.fail("computed before it looked"))
+    monkeypatch.setattr("harness.cli.audit.audit", lambda *_: pytest.fail("computed before it looked"))
     before = types(tmp_path)
     with claimed(tmp_path / "busy"):
         finished = harness(*shlex.split(line))
