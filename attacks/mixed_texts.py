@@ -35,7 +35,7 @@ def require_texts_apart(observation: Observation) -> None:
     if clipping is not None and not (knows_clip(observation) and clipping.unit == "example"):
         raise UsageError(f"{several} clips of single examples with a known bound; use --attack identify")
     if observation.certainty is not None:
-        raise UsageError(f"{several} gradients that add up; use --local-optimizer sgd, or --batch-size 1")
+        raise UsageError(f"{several} gradients that add up; use --optimizer sgd, or --batch-size 1")
 
 
 @dataclass(frozen=True)

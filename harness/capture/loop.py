@@ -255,7 +255,7 @@ def _tell_of_contradictions(given: Mapping[str, Any], seen: Mapping[str, Any]) -
     for name in given.keys() & seen.keys() - _MAY_DIFFER:
         if _tuple_of(given[name]) != _tuple_of(seen[name]):
             log.warning("harness: %s is given as %s, and the training had %s", name, given[name], seen[name])
-    if not {"optimizer"} <= given.keys() & seen.keys():
+    if "optimizer" not in given or "optimizer" not in seen:
         return
     with suppress(UsageError):  # of no known class, which is told
         (said, rate), (had, used) = with_rate(given["optimizer"]), with_rate(seen["optimizer"])

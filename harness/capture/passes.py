@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from harness.base.random_layers import random_layer
-from harness.capture.between import moved, norms_of
 from harness.capture.losses import near_of, share_of
 
 _NORM = nn.modules.batchnorm._NormBase
+# How much the norm of a weight may be off by rounding, as where something was added and taken away again.
+_NEAR = 1e-5
 
 
 @dataclass
@@ -131,6 +132,27 @@ class Network:
         """Whether the gradients of all earlier passes are gone, or are none that a step is taken with."""
         made = [one.grad for one in self.module.parameters() if one.grad is not None]
         return not any(bool(one.any()) for one in made) or not all(bool(one.isfinite().all()) for one in made)
+
+
+# Whether weights are as the last step of the optimizer left them. What is written into them between steps is no part of
+# any optimizer: a projection, a clamp, an earlier checkpoint that is loaded again, an average over steps.
+
+
+def norms_of(network: nn.Module) -> Tensor | None:
+    """Return the norm of each weight that is trained; None where they cannot be had together."""
+    trained = [one for one in network.parameters() if one.requires_grad]
+    if len({(one.dtype, one.device) for one in trained}) != 1:
+        return None
+    return torch.stack([one.detach().norm() for one in trained])
+
+
+def moved(now: Tensor | None, before: Tensor | None) -> Tensor | None:
+    """Return whether norms differ, one bool; None where they cannot be compared, such as after another rounding."""
+    if now is None or before is None or (now.dtype, now.device, now.shape) != (
+        before.dtype, before.device, before.shape
+    ):  # fmt: skip
+        return None
+    return ((now - before).abs() > _NEAR * before.abs()).any()
 
 
 def still_buffers(module: nn.Module) -> dict[str, Tensor]:

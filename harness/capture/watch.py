@@ -23,10 +23,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from harness.base.errors import UsageError, in_one_line
 from harness.capture.batches import Loader, batches_of, loader_of
-from harness.capture.between import moved, norms_of
 from harness.capture.clips import Clips
 from harness.capture.losses import MEND, facts_of_losses, kind_of, seen_of
-from harness.capture.passes import Network, Pass, still_buffers
+from harness.capture.passes import Network, Pass, moved, norms_of, still_buffers
 from harness.judging.capture import Declared, facts_of, own_groups
 
 # What libraries wrap around a network, as its only part.

@@ -141,7 +141,7 @@ def test_words_are_put_in_the_order_of_public_texts() -> None:
 @pytest.mark.parametrize(("facts", "said"), [
     ({"prior": None}, "4 texts needs public texts; use --prior auto"),
     ({"clipping": Clipping(1.0, "whole", "update")}, "clips of single examples .*; use --attack identify"),
-    ({"certainty": torch.ones(1)}, "gradients that add up; use --local-optimizer sgd"),
+    ({"certainty": torch.ones(1)}, "gradients that add up; use --optimizer sgd"),
 ])  # fmt: skip
 def test_several_texts_that_cannot_be_taken_apart(facts: dict[str, Any], said: str, batch: Read) -> None:
     with pytest.raises(UsageError, match=said):
