@@ -115,8 +115,10 @@ def log_sums(logs: Array) -> Array:
 
 
 def log_binomial(n: Array | int, k: Array) -> Array:
-    """Log of the binomial coefficient."""
-    return gammaln(np.add(n, 1.0)) - gammaln(k + 1.0) - gammaln(np.subtract(n, k) + 1.0)
+    """Log of the binomial coefficient of integers 0 <= k <= n."""
+    # Tables repeat few numbers many times, and gammaln is slow.
+    factorials = gammaln(np.arange(int(np.max(n)) + 1) + 1.0)
+    return np.asarray(factorials[n] - factorials[k] - factorials[np.subtract(n, k)])
 
 
 # What sampling the units does to the Renyi curve of any mechanism, and curves between integer orders.

@@ -14,6 +14,7 @@ from harness.attacks.cpl import CPL
 from harness.attacks.identify import Identify
 from harness.attacks.inverting_gradients import InvertingGradients
 from harness.attacks.relu_layer import of_rank
+from harness.attacks.rows import Rows
 from harness.attacks.stages import alike, readable, signs, stages_of
 from harness.attacks.step_signs import at_second_step, by_signs, is_of_two, tells_both
 from harness.attacks.suites import LATEST, SUITES
@@ -242,6 +243,7 @@ def test_members_of_the_suite_are_chosen_before_anything_is_computed(
 
     for name in ("gradient", "per_example_gradients"):
         monkeypatch.setattr(RowModel, name, computes)
+    monkeypatch.setattr(Rows, "found", computes)  # with a network of its own
     found = set[str]()
     for name, settings in SUITES[LATEST["auto"]].items():
         attack, seen = build(ATTACKS, name, settings), made.observation

@@ -119,7 +119,7 @@ SEVERAL = {
 ])  # fmt: skip
 def test_who_is_among_several_is_told(values: dict[str, Any], small: Any, tmp_path: Path) -> None:
     """The controls hold for several examples too, and the p-value can fall below 1e-4."""
-    cells = cells_of(small, tmp_path, victims=8, prior="auto", **NOISY | values)
+    cells = cells_of(small, tmp_path, victims=5, prior="auto", **NOISY | values)
     made = asked(cells)
     assert made.identified is not None and made.identified.identifies and made.verdict == "inconclusive"
     assert made.identified.p_value is not None and made.identified.p_value <= 1e-4

@@ -112,7 +112,9 @@ def run(folder: Path, jobs: int, notes: Any = None, **changes: Any) -> Any:
 RUNS: dict[str, dict[str, Any]] = {
     "no defense": {"server_momentum": 0.5, "client_sampling": "poisson"},
     "noise in steps": {"defense": "fed_cdp", "batch_sampling": "poisson"},
-    "secure sums": {"defense": "secagg_ddp", "defense_args": {"protocol": "sum"}, "batch_sampling": "poisson"},
+    "secure sums": {
+        "model": "logistic", "defense": "secagg_ddp", "defense_args": {"protocol": "sum"}, "batch_sampling": "poisson",
+    },
     "variates": {"defense": "fed_cdp", "algorithm": "scaffold"},
     "a bound of the server's": {"defense": "quantile", "defense_args": {"clip": 1e-4, "rate": 2, "sigma": 0.01}},
     "a bound of the clients'": {"defense": "quantile", "defense_args": {"unit": "example"}},
