@@ -15,7 +15,17 @@ from harness.attacks.labels import infer_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.objectives import RAW, SCALE_FREE, observed_only, total_variation
 from harness.attacks.residual import unread_level
-from harness.attacks.stages import SIGNS_BOX, SIGNS_TV, Stage, blur_of, excused, signs, stages_of
+from harness.attacks.stages import (
+    SIGNS_BOX,
+    SIGNS_TV,
+    Stage,
+    blur_of,
+    excused,
+    is_unrolled,
+    least_share,
+    signs,
+    stages_of,
+)
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.base.ranges import Count, CountOrNone, NonNegative, Repeats
@@ -166,7 +176,8 @@ class Attack(Attacker):
         restarts: independent starts per victim; the one with the smallest matching loss is kept.
         max_iterations: cap in outer iterations of the optimizer.
         tv: weight of total variation. box: project images onto [0, 1] after every step.
-        loss_stop: stop below this loss, relative to max(1, squared norm of the target) for ``l2``.
+        loss_stop: stop below this loss, relative to max(1, squared norm of the target) for ``l2``; of an unrolled
+            optimizer relative to the step that has the least share in the update.
         patience: after this many outer iterations give up a row whose best loss fell by less than ``patience_drop``
             in the last ``patience_window`` of them; 0 never gives up. A row whose loss is already below
             ``patience_floor`` times its first one is nearly there, not hopeless.
@@ -229,9 +240,9 @@ class Attack(Attacker):
     def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
         """Initial positions (R, n*C*H*W, and more for other unknowns), one random stream per key."""
         shape = (observation.unknowns, *observation.model.image_shape)
-        # Of all starts the best one where there is more than one loss to descend; what was chosen otherwise stays.
-        staged = self.init == "gauss" and len(self.stages(observation)) > 1
-        return initial_images("pattern-1/4" if staged else self.init, keys, shape).flatten(1)
+        # Of all starts the best one where the loss is a hard one; what was chosen otherwise stays.
+        hard = self.init == "gauss" and (is_unrolled(observation) or len(self.stages(observation)) > 1)
+        return initial_images("pattern-1/4" if hard else self.init, keys, shape).flatten(1)
 
     def dummy(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Dummy:
         """Reads positions as images and targets.
@@ -316,7 +327,7 @@ class Attack(Attacker):
         """Matching loss (R,) at which a row is finished."""
         scale = torch.ones_like(observation.target[:, 0])
         if self.objective == "l2":
-            scale = observation.target.square().sum(1).clamp_min(1.0)
+            scale = observation.target.square().sum(1).clamp_min(1.0) * least_share(observation) ** 2
         return self.loss_stop * scale
 
 

@@ -1,8 +1,7 @@
 """Stages: losses that an attack descends one after the other, each from where the one before it ended.
 
-Updates of other optimizers than plain SGD make losses that no start is near to. So an attack begins with an easier one:
-where of an adaptive step only signs are known, with signs that are blurred; where it plays an optimizer, with gradients
-at known points between the weights before and after. Which, the declared optimizer says (docs/attacks.md).
+Updates of adaptive optimizers make losses that no start is near to. So where only signs are known, an attack begins
+with signs that are blurred. Which, the declared optimizer says (docs/attacks.md).
 """
 
 from dataclasses import dataclass, replace
@@ -43,7 +42,7 @@ class Stage:
         iterations: at most.
         blur: of signs, see :func:`signs`; None where none are compared.
         allowed: error of each coordinate that is read, in root mean squares of all; None for what rounding leaves.
-        path: whether local steps are taken at points that are known, before their own are.
+        path: whether local steps are taken at points that are known, since they are too many to be played.
         both: whether the signs are of two steps, each at its own weights.
     """
 
@@ -82,14 +81,28 @@ def stages_of(observation: Observation, iterations: int) -> list[Stage]:
         return [replace(DESCENDED, iterations=iterations)]
     if adaptive is not None:
         return _sharpening(iterations)
-    if observation.optimizer.is_plain or observation.update_model != "unroll" or iterations < 2:
+    if not is_unrolled(observation):
         return [Stage(iterations)]
     if observation.local_steps > MOST_POINTS:
         return [Stage(iterations, path=True)]
-    if is_of_two(observation) and tells_both(observation)[0]:
+    if iterations > 1 and is_of_two(observation) and tells_both(observation)[0]:
         first = iterations - iterations // 3
         return [*(replace(one, both=True) for one in _sharpening(first)), Stage(iterations - first)]
-    return [Stage(iterations // 2, path=True), Stage(iterations - iterations // 2)]
+    return [Stage(iterations)]
+
+
+def is_unrolled(observation: Observation) -> bool:
+    """Whether attacks play several steps of another optimizer than plain SGD."""
+    several = observation.local_steps > 1 and observation.update_model == "unroll"
+    return several and not observation.optimizer.is_plain
+
+
+def least_share(observation: Observation) -> float:
+    """Of the local steps of an unrolled optimizer, the least that one has in the update; 1 for all else."""
+    if not is_unrolled(observation):
+        return 1.0
+    shares = None if observation.reading is None else observation.reading.shares
+    return (1.0 if shares is None else min(shares)) / observation.local_steps
 
 
 def _sharpening(iterations: int) -> list[Stage]:
