@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from harness.attacks import ATTACKS, SUITES, Attacker, expanded, members
+from harness.attacks import ATTACKS, SUITES, Attack, Attacker, expanded, members
 from harness.attacks.suites import reading, require_current
 from harness.base.building import build, one_line
 from harness.base.errors import UsageError
@@ -95,7 +95,7 @@ class CellSettings(BaseModel):
         1, description="Passes over a client's own examples, each in a new order"
     )
     client_examples: Annotated[Count | None, LATER, Says("{} examples per client")] = Field(
-        None, description="Of each client, where its last batch is smaller; local steps follow"
+        None, description="Of each client, where its last batch is smaller; local steps follow, but of --same-data client"
     )
     sent_as: Annotated[Literal["float16", "bfloat16"] | None, LATER, Says("sent in {}")] = Field(
         None, description="What weights travel in, both ways: float16 or bfloat16"
@@ -106,6 +106,9 @@ class CellSettings(BaseModel):
     )
     rounds_seen: Annotated[Repeats, LATER, LISTED, Says("{} rounds seen")] = Field(
         1, description="Rounds in which the same examples are trained on and seen, with the model of each"
+    )
+    same_data: Annotated[Literal["batch", "client"], LATER, Says("the same {} in each round")] = Field(
+        "batch", description="batch: the same examples in each round seen; client: drawn anew of --client-examples"
     )
     batch_norm: Annotated[Literal["sent", "hidden"] | None, LATER, Says("BatchNorm's statistics {}")] = Field(
         None, description="Running statistics of BatchNorm: sent with the update (default), or hidden"
@@ -135,7 +138,7 @@ class CellSettings(BaseModel):
     @classmethod
     def _steps_of_epochs(cls, given: Any) -> Any:
         """Local steps follow from the passes over a client's examples, unless they are given too."""
-        if not isinstance(given, Mapping) or "local_steps" in given:
+        if not isinstance(given, Mapping) or "local_steps" in given or given.get("same_data") == "client":
             return given
         values = [given.get(name, usual) for name, usual in (("epochs", 1), ("client_examples", None))]
         batch = given.get("batch_size", 1)
@@ -184,6 +187,8 @@ class CellSettings(BaseModel):
         own = self.client_examples
         if own is not None and own < self.batch_size:
             raise ValueError(f"batches of {self.batch_size} from {own} examples; lower batch_size")
+        if self.draws:
+            return
         if self.local_steps % self.epochs or (own and self.local_steps != self.epochs * -(-own // self.batch_size)):
             raise ValueError(
                 f"{self.epochs} epoch(s) over {own or 'the same'} examples in batches of {self.batch_size} are not "
@@ -202,8 +207,31 @@ class CellSettings(BaseModel):
                 "use a defense of the local step"
             )
 
+    @property
+    def draws(self) -> bool:
+        """Whether a client draws each round's examples from all that it has, and nobody else knows which."""
+        return self.same_data == "client"
+
+    def _fits_draws(self) -> None:
+        own, used = self.client_examples, self.examples
+        obstacles = {
+            "same_data 'client' draws from a client's examples; say how many it has with client_examples": own is None,
+            f"a round takes {used} of {own} examples; raise client_examples, or lower batch_size": (own or used) < used,
+            "same_data 'client' has one pass in a round; leave epochs out": self.epochs > 1,
+            "same_data 'client' is of one client; choose a tap that shows each by itself": self.together > 1,
+            "same_data 'client' reads whole batches; choose a tap of a step or an update": self.tap.unit == "example",
+            f"attack {self.attack!r} brings no images back; choose another, or same_data 'batch'": not isinstance(
+                self.build_attack(), Attack
+            ),
+        }
+        for reason, there in obstacles.items():
+            if there:
+                raise ValueError(reason)
+
     def _fits_rounds_seen(self) -> None:
-        if self.rounds_seen == 1:
+        if self.draws:
+            self._fits_draws()
+        elif self.rounds_seen == 1:
             return
         if self.round + self.rounds_seen > self.rounds:
             raise ValueError(
@@ -213,7 +241,8 @@ class CellSettings(BaseModel):
         defense, attack = self.build_defense(), self.build_attack()
         # Of an empty memory all that error feedback keeps is known from the rounds that were seen.
         coding = None if self.round or defense.server_remembers() else defense.coding_at(self.tap)
-        known = {"residual"} if coding is not None and coding.feedback and self.together == 1 else set[str]()
+        feeds = coding is not None and coding.feedback and self.together == 1 and not self.draws
+        known = {"residual"} if feeds else set[str]()
         kept = defense.server_remembers() and not defense.replays
         remembers = kept or defense.clients_remember().keys() - known
         obstacles = {
@@ -222,6 +251,7 @@ class CellSettings(BaseModel):
             "SCAFFOLD's clients remember earlier rounds": self.variates is not None,
             f"defense {self.defense!r} remembers earlier rounds": bool(remembers),
             f"noise of {self.defense!r} goes on from a run's": defense.replays and self.server_state is not None,
+            f"noise of {self.defense!r} is correlated, and batches are new": defense.replays and self.draws,
             f"defense {self.defense!r} changes inputs or the network": defense.needs_network,
         }
         for reason, there in obstacles.items():
@@ -230,6 +260,9 @@ class CellSettings(BaseModel):
 
     def in_round(self, number: int) -> "CellSettings":
         """The same cell in a later round alone, counted from this one; nothing else of it changes."""
+        if self.draws:
+            one = {"round": self.round + number, "rounds_seen": 1, "same_data": "batch", "client_examples": None}
+            return self.model_copy(update=one)
         if self.rounds_seen == 1:
             return self
         return self.model_copy(update={"round": self.round + number, "rounds_seen": 1})
@@ -273,6 +306,8 @@ class CellSettings(BaseModel):
     @property
     def distinct(self) -> int:
         """Different images of a client among them: it trains on its own in every pass."""
+        if self.draws:
+            return self.client_examples or self.batch_size
         if not self.tap.of_update:
             return self.batch_size
         return self.client_examples or self.batch_size * self.local_steps // self.epochs
@@ -281,7 +316,7 @@ class CellSettings(BaseModel):
     def step_sizes(self) -> tuple[int, ...]:
         """Examples in each local step of an update; empty where all batches are whole."""
         left = (self.client_examples or 0) % self.batch_size
-        if not left or not self.tap.of_update:
+        if not left or not self.tap.of_update or self.draws:
             return ()
         return ((self.batch_size,) * (self.local_steps // self.epochs - 1) + (left,)) * self.epochs
 
@@ -294,7 +329,7 @@ class CellSettings(BaseModel):
         within the round costs little, and one image more for each place would cost much.
         """
         own, steps = self.examples, self.local_steps // self.epochs
-        if not self.tap.of_update or self.together > 1 or self.distinct == own:
+        if not self.tap.of_update or self.together > 1 or self.distinct == own or self.draws:
             return None
         sizes = self.step_sizes[:steps] or (self.batch_size,) * steps
         batches = zip(itertools.accumulate(sizes, initial=0), sizes, strict=False)

@@ -73,8 +73,7 @@ def attack_scene(
     """
     attack = reconstructing(settings.build_attack())
     observation = scene.observation.known_to(attack.tier)
-    rows = observation.rows
-    truth = scene.truth.images.reshape(rows, -1, *scene.dataset.image_shape)
+    rows, truth = observation.rows, scene.of_rows
     key = _attack_key(settings, observation, truth)
     with folder.alone_with(key):
         if reuse or key in seen:

@@ -23,7 +23,7 @@ from harness.datasets.prior import Prior, fit_prior
 from harness.datasets.public import NONE
 from harness.evaluation.played_round import Key, known_correction, round_context, server_state
 from harness.evaluation.reading import NOTHING, Reading, Remembered, known_batches, read_round
-from harness.evaluation.rounds_seen import combined, moved
+from harness.evaluation.rounds_seen import combined, drawn, moved, of_places, row_by_row
 from harness.evaluation.sending import CLIENTS, Sent, detectable, sent_by, tampering_of
 from harness.experiment import CellSettings
 from harness.federation.knowledge import carrying, coding_at, cut_at, noise_at, of_several
@@ -108,7 +108,8 @@ class Scene:
 
     A tap that shows every example on its own gives one observation row per example; ``truth`` always has one row per
     victim (V, n), drawn from ``dataset``. ``detectable``: what clients could see of a server that tampers. ``owners``:
-    (V,), whose examples a victim's are, where several victims may be one client in several rounds.
+    (V,), whose examples a victim's are, where several victims may be one client in several rounds. ``drawn``: (V, T, b),
+    which of its examples a client took in each round, where it draws them; the observation then has V * T rows.
     """
 
     observation: Observation
@@ -116,6 +117,16 @@ class Scene:
     dataset: Dataset
     detectable: Detectable | None = None
     owners: Tensor | None = None
+    drawn: Tensor | None = None
+
+    @property
+    def of_rows(self) -> Tensor:
+        """The images (R, n, C, H, W) behind each row of the observation."""
+        if self.drawn is not None:
+            return of_places(self.truth, self.drawn.flatten(1)).images.reshape(
+                -1, self.drawn.shape[2], *self.dataset.image_shape
+            )
+        return self.truth.images.reshape(self.observation.rows, -1, *self.dataset.image_shape)
 
     @property
     def groups(self) -> np.ndarray | None:
@@ -132,7 +143,8 @@ class Scene:
         observation = self.observation.take(torch.arange(rows, device=self.observation.target.device))
         truth = Victims(self.truth.images[:count], self.truth.labels[:count], self.truth.indices[:count])
         owners = None if self.owners is None else self.owners[:count]
-        return replace(self, observation=observation, truth=truth, owners=owners)
+        drawn = None if self.drawn is None else self.drawn[:count]
+        return replace(self, observation=observation, truth=truth, owners=owners, drawn=drawn)
 
     @property
     def uncovered(self) -> str | None:
@@ -254,7 +266,7 @@ class Stage:
         model.require_batch(settings.batch_size)
         if model.normalised and settings.build_optimizer().accumulate > 1:
             raise refusal(model.name, "a step takes several")
-        if model.normalised and settings.rounds_seen > 1:
+        if model.normalised and (settings.rounds_seen > 1 or settings.draws):
             raise refusal(model.name, "several rounds are combined")
         # All of them, beside what was read of each in parts and joined.
         needed = 3.0 * rows * model.layout.total * torch.finfo(getattr(torch, settings.dtype)).bits / 8
@@ -263,8 +275,9 @@ class Stage:
         device, dtype = compute_on(settings.device), getattr(torch, settings.dtype)
         model.to(device, dtype)
         weights, seen = weights.to(device, dtype), None
+        own = drawn(settings, keys) if settings.draws else None
         if sent is None:
-            observation = self._over_rounds(model, weights, truth, keys, settings, dataset)
+            observation = self._over_rounds(model, weights, truth, keys, settings, dataset, own)
         else:
             weights, seen = self._tampered(sent, model, weights, truth, settings)
             reading = self._played(model, weights, truth, keys, settings, sent)
@@ -273,24 +286,28 @@ class Stage:
         if room.prior:
             observation = replace(observation, prior=room.prior.to(device, dtype))
         # After the first of several rounds each victim has weights of its own.
-        if room.public and settings.networks_are_shared and settings.variates is None and settings.rounds_seen == 1:
+        alone = settings.rounds_seen == 1 and not settings.draws
+        if room.public and settings.networks_are_shared and settings.variates is None and alone:
             observation = replace(observation, simulation=simulation(read_round, model, room.public, settings))
-        return Scene(observation, truth, dataset, seen)
+        return Scene(observation, truth, dataset, seen, drawn=own)
 
     def _over_rounds(
-        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings, others: Dataset
-    ) -> Observation:
-        """What is read of every round that is seen, with the weights that it begins with."""
-        rounds, before, kept = [], NOTHING, NOTHING
+        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,
+        others: Dataset, own: Tensor | None,
+    ) -> Observation:  # fmt: skip
+        """What is read of every round that is seen, with the weights that it begins with; ``own``: see
+        :attr:`Scene.drawn`."""
+        rounds, before, kept, used = [], NOTHING, NOTHING, truth
         for number in range(settings.rounds_seen):
             now = settings.in_round(number)
             if number:
                 last = settings.in_round(number - 1)
-                weights = self.next_weights(model, weights, truth, keys, last, others, before)
-            reading, before = self.look(model, weights, truth, keys, now, kept), kept
+                weights = self.next_weights(model, weights, used, keys, last, others, before)
+            used = truth if own is None else of_places(truth, own[:, number])
+            reading, before = self.look(model, weights, used, keys, now, kept), kept
             kept = reading.kept
-            rounds.append(self._observation(model, weights, reading, truth, keys, now))
-        return combined(rounds)
+            rounds.append(self._observation(model, weights, reading, used, keys, now))
+        return combined(rounds) if own is None else row_by_row(rounds, settings.distinct)
 
     def next_weights(
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,
