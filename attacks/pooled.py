@@ -39,17 +39,22 @@ def pooled(attack: Attack, observation: Observation, looks: Reconstruction, chun
     """
     assert observation.client is not None
     rounds, held = observation.client
-    images, labels, loss = looks.images.to(observation.target), looks.labels, looks.loss
+    images, labels, loss = looks.images.to(observation.target), looks.labels.clone(), looks.loss.clone()
+    enough = attack.stop_below(observation).to(loss)
     images = images.clamp(0.0, 1.0) if attack.closed_form else images
     evaluations, again = looks.evaluations.clone(), _on_pixels(attack, observation)
     pool, kinds, own = _pool(images, labels, loss, rounds, held)
     for _ in range(SWEEPS if again and rounds > 1 else 0):
         own = _explained(observation, pool, kinds, own)
-        start, named = _taken(pool, own).flatten(0, 1), _taken(kinds, own).flatten(0, 1)
-        made, reached, taken = _rounds_again(attack, observation, start, named, chunk)
-        better = reached < loss
-        images, labels = images.where(~better[:, None, None, None, None], made), labels.where(~better[:, None], named)
-        loss, evaluations = loss.where(~better, reached), evaluations + taken
+        open_to = (~(loss <= enough)).nonzero()[:, 0]
+        if not len(open_to):
+            break
+        start, named = (_taken(values, own).flatten(0, 1)[open_to] for values in (pool, kinds))
+        made, reached, taken = _rounds_again(attack, observation, open_to, start, named, chunk)
+        evaluations[open_to] += taken
+        better = reached < loss[open_to]
+        images[open_to[better]], labels[open_to[better]] = made[better], named[better]
+        loss[open_to[better]] = reached[better]
         pool, kinds, own = _pool(images, labels, loss, rounds, held)
     if again and rounds > 1:
         own = _explained(observation, pool, kinds, own)
@@ -168,20 +173,20 @@ def _left(gram: Tensor, towards: Tensor, length: Tensor, tried: Tensor, free: bo
 
 
 def _rounds_again(
-    attack: Attack, observation: Observation, start: Tensor, labels: Tensor, chunk: int
+    attack: Attack, observation: Observation, which: Tensor, start: Tensor, labels: Tensor, chunk: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Each round by itself from images (R, b, ...) of labels (R, b): images, matching losses (R,), evaluations (R,)."""
+    """Some rounds (R,), each by itself from images (R, b, ...) of labels (R, b): images, losses (R,), evaluations."""
     parts = []
     for rows in torch.arange(len(start)).split(max(2, chunk)):
         index = rows.repeat(2) if len(rows) == 1 else rows  # one row alone takes other kernels
-        seen, named = observation.take(index.to(start.device)), labels[index].to(start.device)
+        seen, named = observation.take(which[index].to(start.device)), labels[index].to(start.device)
 
         def matching(position: Tensor, seen: Observation = seen, named: Tensor = named) -> tuple[Tensor, Tensor]:
             dummy = attack.dummy(seen, position, named)
             found = attack.matching(seen, dummy)
             return found + attack.penalty(seen, dummy, torch.arange(len(position))), found
 
-        made = _descended(attack, matching, start[index].flatten(1))
+        made = _descended(attack, matching, start[index].flatten(1), attack.stop_below(seen))
         parts.append([one[: len(rows)] for one in made])
     position, loss, evaluations = (torch.cat(one) for one in zip(*parts, strict=True))
     return position.view_as(start), loss.cpu(), evaluations.cpu()
@@ -214,14 +219,19 @@ def _together(
             total = loss.unflatten(0, (-1, part.shape[1])).sum(1)
             return total, total
 
-        position, _, evaluations = _descended(attack, matching, pool[victims].flatten(1))
+        position, _, evaluations = _descended(attack, matching, pool[victims].flatten(1), None)
         made.append((position.view_as(pool[victims]), evaluations))
     images, evaluations = (torch.cat(one) for one in zip(*made, strict=True))
     return images, evaluations.cpu()
 
 
-def _descended(attack: Attack, matching: Matching, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The best positions (R, D) by their matching loss (R,), and how many gradients (R,) it took."""
+def _descended(
+    attack: Attack, matching: Matching, start: Tensor, enough: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The best positions (R, D) by their matching loss (R,), and how many gradients (R,) it took.
+
+    It ends where all are below ``enough`` (R,), or none moves.
+    """
     best, least = start.clone(), start.new_full((len(start),), torch.inf)
 
     def evaluate(position: Tensor) -> tuple[Tensor, Tensor]:
@@ -236,5 +246,8 @@ def _descended(attack: Attack, matching: Matching, start: Tensor) -> tuple[Tenso
 
     state, evaluations = LBFGS(descend=True).start(start), start.new_zeros(len(start))
     for _ in range(STEPS):
-        evaluations += state.step(evaluate)
+        taken = state.step(evaluate)
+        evaluations += taken
+        if bool((taken <= 1).all()) or (enough is not None and bool((least <= enough).all())):
+            break
     return best.clamp(0.0, 1.0) if attack.box else best, least, evaluations
