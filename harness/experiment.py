@@ -107,8 +107,10 @@ class CellSettings(BaseModel):
     rounds_seen: Annotated[Repeats, LATER, LISTED, Says("{} rounds seen")] = Field(
         1, description="Rounds in which the same examples are trained on and seen, with the model of each"
     )
-    same_data: Annotated[Literal["batch", "client"], LATER, Says("the same {} in each round")] = Field(
-        "batch", description="batch: the same examples in each round seen; client: drawn anew of --client-examples"
+    same_data: Annotated[Literal["batch", "client", "cohorts", "replayed"], LATER, Says("same data: {}")] = Field(
+        "batch",
+        description="In each round seen: batch, the same examples; client, some of --client-examples; cohorts, sums of "
+        "others of the clients; replayed, the same by one model",
     )
     batch_norm: Annotated[Literal["sent", "hidden"] | None, LATER, Says("BatchNorm's statistics {}")] = Field(
         None, description="Running statistics of BatchNorm: sent with the update (default), or hidden"
@@ -228,9 +230,31 @@ class CellSettings(BaseModel):
             if there:
                 raise ValueError(reason)
 
+    @property
+    def separates(self) -> bool:
+        """Whether only sums are seen, of other clients in each round, that are to be told apart."""
+        return self.same_data in ("cohorts", "replayed")
+
+    def _fits_cohorts(self) -> None:
+        together = self.in_round(0).together
+        obstacles = {
+            f"one client's message is seen at {self.tap}; choose a tap of sums, such as T0.agg": together == 1,
+            f"cohorts of {together} from {self.victims} clients; raise victims, or lower clients_per_round": (
+                together > self.victims
+            ),
+            "clients of one federation have one model; add --shared-weights, or --weights FILE": (
+                not self.networks_are_shared
+            ),
+        }
+        for reason, there in obstacles.items():
+            if there:
+                raise ValueError(reason)
+
     def _fits_rounds_seen(self) -> None:
         if self.draws:
             self._fits_draws()
+        elif self.separates:
+            self._fits_cohorts()
         elif self.rounds_seen == 1:
             return
         if self.round + self.rounds_seen > self.rounds:
@@ -251,7 +275,9 @@ class CellSettings(BaseModel):
             "SCAFFOLD's clients remember earlier rounds": self.variates is not None,
             f"defense {self.defense!r} remembers earlier rounds": bool(remembers),
             f"noise of {self.defense!r} goes on from a run's": defense.replays and self.server_state is not None,
-            f"noise of {self.defense!r} is correlated, and batches are new": defense.replays and self.draws,
+            f"noise of {self.defense!r} is correlated, and clients' data or cohorts change": (
+                defense.replays and self.same_data != "batch"
+            ),
             f"defense {self.defense!r} changes inputs or the network": defense.needs_network,
         }
         for reason, there in obstacles.items():
@@ -263,9 +289,10 @@ class CellSettings(BaseModel):
         if self.draws:
             one = {"round": self.round + number, "rounds_seen": 1, "same_data": "batch", "client_examples": None}
             return self.model_copy(update=one)
-        if self.rounds_seen == 1:
+        if self.rounds_seen == 1 and not self.separates:
             return self
-        return self.model_copy(update={"round": self.round + number, "rounds_seen": 1})
+        at = self.round + (0 if self.same_data == "replayed" else number)
+        return self.model_copy(update={"round": at, "rounds_seen": 1, "same_data": "batch"})
 
     def _fits_suite(self) -> None:
         if self.suite is None:
@@ -337,7 +364,9 @@ class CellSettings(BaseModel):
 
     @property
     def together(self) -> int:
-        """Clients behind one observation: a whole round's where nothing but their sum is read."""
+        """Clients behind one observation: a whole round's where nothing but their sum is read, and none tells it apart."""
+        if self.separates:
+            return 1
         summed = self.tap.of_round or (self.tap.at_server and self.build_defense().sums_securely)
         return self.clients_per_round if summed else 1
 

@@ -33,9 +33,10 @@ def positive_control(settings: CellSettings) -> CellSettings:
     tap = Tap.RAW if settings.tap in (Tap.CLIP, Tap.EXAMPLES) else settings.tap
     if tap.of_round and settings.together > 1:
         tap = Tap.SENT  # hiding among the others is no defense that is missing here
+    one = {"tap": Tap.SENT, "same_data": "batch"} if settings.separates else {"tap": tap}
     # Nor is anything random: one look shows what many do.
     return smaller(
-        settings, defense="none", defense_args={}, server_state=None, server_state_hash=None, tap=tap, noise_scale=1.0,
+        settings, defense="none", defense_args={}, server_state=None, server_state_hash=None, noise_scale=1.0, **one,
         **ONE_LOOK,
     )  # fmt: skip
 

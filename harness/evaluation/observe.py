@@ -21,12 +21,14 @@ from harness.base.words import Words, require_texts_for
 from harness.datasets import Dataset, Victims, divide, load_dataset, select_victims
 from harness.datasets.prior import Prior, fit_prior
 from harness.datasets.public import NONE
+from harness.evaluation.cohorts import Recovered, cohorts_of, separated
 from harness.evaluation.played_round import Key, known_correction, round_context, server_state
 from harness.evaluation.reading import NOTHING, Reading, Remembered, known_batches, read_round
 from harness.evaluation.rounds_seen import combined, drawn, moved, of_places, row_by_row
 from harness.evaluation.sending import CLIENTS, Sent, detectable, sent_by, tampering_of
 from harness.experiment import CellSettings
 from harness.federation.knowledge import carrying, coding_at, cut_at, noise_at, of_several
+from harness.federation.taps import Tap
 from harness.models import RowModel, words_of
 from harness.models.batch_norm import UNCOVERED, refusal
 from harness.observation import Clipping, Observation, Simulated, Simulation
@@ -110,6 +112,7 @@ class Scene:
     victim (V, n), drawn from ``dataset``. ``detectable``: what clients could see of a server that tampers. ``owners``:
     (V,), whose examples a victim's are, where several victims may be one client in several rounds. ``drawn``: (V, T, b),
     which of its examples a client took in each round, where it draws them; the observation then has V * T rows.
+    ``recovered``: what sums of other cohorts told of each client, where nothing else was seen.
     """
 
     observation: Observation
@@ -118,6 +121,7 @@ class Scene:
     detectable: Detectable | None = None
     owners: Tensor | None = None
     drawn: Tensor | None = None
+    recovered: Recovered | None = None
 
     @property
     def of_rows(self) -> Tensor:
@@ -144,7 +148,10 @@ class Scene:
         truth = Victims(self.truth.images[:count], self.truth.labels[:count], self.truth.indices[:count])
         owners = None if self.owners is None else self.owners[:count]
         drawn = None if self.drawn is None else self.drawn[:count]
-        return replace(self, observation=observation, truth=truth, owners=owners, drawn=drawn)
+        recovered = self.recovered and self.recovered.first(count)
+        return replace(
+            self, observation=observation, truth=truth, owners=owners, drawn=drawn, recovered=recovered
+        )
 
     @property
     def uncovered(self) -> str | None:
@@ -266,7 +273,7 @@ class Stage:
         model.require_batch(settings.batch_size)
         if model.normalised and settings.build_optimizer().accumulate > 1:
             raise refusal(model.name, "a step takes several")
-        if model.normalised and (settings.rounds_seen > 1 or settings.draws):
+        if model.normalised and (settings.rounds_seen > 1 or settings.same_data != "batch"):
             raise refusal(model.name, "several rounds are combined")
         # All of them, beside what was read of each in parts and joined.
         needed = 3.0 * rows * model.layout.total * torch.finfo(getattr(torch, settings.dtype)).bits / 8
@@ -274,9 +281,11 @@ class Stage:
         weights = self.start(model, settings, keys)
         device, dtype = compute_on(settings.device), getattr(torch, settings.dtype)
         model.to(device, dtype)
-        weights, seen = weights.to(device, dtype), None
+        weights, seen, recovered = weights.to(device, dtype), None, None
         own = drawn(settings, keys) if settings.draws else None
-        if sent is None:
+        if settings.separates:
+            observation, recovered = self._behind_sums(model, weights, truth, keys, settings, dataset)
+        elif sent is None:
             observation = self._over_rounds(model, weights, truth, keys, settings, dataset, own)
         else:
             weights, seen = self._tampered(sent, model, weights, truth, settings)
@@ -286,10 +295,10 @@ class Stage:
         if room.prior:
             observation = replace(observation, prior=room.prior.to(device, dtype))
         # After the first of several rounds each victim has weights of its own.
-        alone = settings.rounds_seen == 1 and not settings.draws
+        alone = settings.rounds_seen == 1 and settings.same_data == "batch"
         if room.public and settings.networks_are_shared and settings.variates is None and alone:
             observation = replace(observation, simulation=simulation(read_round, model, room.public, settings))
-        return Scene(observation, truth, dataset, seen, drawn=own)
+        return Scene(observation, truth, dataset, seen, drawn=own, recovered=recovered)
 
     def _over_rounds(
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,
@@ -308,6 +317,50 @@ class Stage:
             kept = reading.kept
             rounds.append(self._observation(model, weights, reading, used, keys, now))
         return combined(rounds) if own is None else row_by_row(rounds, settings.distinct)
+
+    def _behind_sums(
+        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings, others: Dataset
+    ) -> tuple[Observation, Recovered]:
+        """The single updates that sums of other cohorts tell, as if each client's had been seen in the first round.
+
+        Raises:
+            UsageError: there is noise in the sums, of which nobody says what it becomes in single updates.
+        """
+        clients, first = settings.victims, settings.in_round(0)
+        at, sums = weights[::clients], []
+        members = torch.stack([
+            cohorts_of(seed, clients, first.together, range(settings.round, settings.round + settings.rounds_seen))
+            + place * clients
+            for place, seed in enumerate(settings.seeds)
+        ])  # fmt: skip
+        federations: list[Key] = [(seed, 0) for seed in settings.seeds]
+        for number in range(settings.rounds_seen):
+            now, cohort = settings.in_round(number), members[:, number]
+            together = Victims(
+                *(values[cohort].flatten(1, 2) for values in (truth.images, truth.labels, truth.indices))
+            )
+            reading = self.look(model, at, together, federations, now)
+            sums.append(reading.gradients)
+            if settings.same_data == "cohorts":
+                at = self.next_weights(model, at, together, federations, now, others)
+        if self._observation(model, weights[::clients], reading, together, federations, now).noise is not None:
+            raise UsageError(
+                f"defense {settings.defense!r} adds noise to sums, which is not followed into single updates; "
+                "leave --same-data out, or --noise-scale 0"
+            )
+        part = torch.zeros(len(members), settings.rounds_seen, len(truth.labels), dtype=torch.float64)
+        part.scatter_(2, members, 1.0 / first.together)
+        own = [slice(number * clients, (number + 1) * clients) for number in range(len(members))]
+        read = torch.stack(sums, 1)
+        found = [separated(*one) for one in zip(read.cpu(), (all_of[:, rows] for all_of, rows in zip(part, own, strict=True)), strict=True)]
+        single = first.model_copy(update={"tap": Tap.SENT, "clients_per_round": 1})
+        true = self.look(model, weights, truth, keys, single).gradients
+        updates = torch.cat([one.updates for one in found]).to(true)
+        error = (updates - true).double().norm(dim=1) / true.double().norm(dim=1).clamp_min(1e-30)
+        ranks = torch.tensor([one.rank for one in found]).repeat_interleave(clients)
+        determined = torch.cat([one.determined for one in found])
+        observation = self._observation(model, weights, Reading(updates, {}), truth, keys, single)
+        return observation, Recovered(determined, ranks, error.cpu())
 
     def next_weights(
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,

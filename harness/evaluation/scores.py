@@ -15,6 +15,7 @@ from harness.evaluation.attacking import AttackRecord
 from harness.evaluation.identifying import IdentityScores
 from harness.evaluation.measure import measure, strict_rule
 from harness.evaluation.observe import Scene
+from harness.evaluation.rounds_seen import of_places
 from harness.experiment import CellSettings
 from harness.results import Control, LabelInference, Outcomes, Rate, Summary
 from harness.results.schema import Outcome, SuccessRule
@@ -185,15 +186,27 @@ def score(
     known = scene.observation.known_to(attack.tier)
     looks = record.looks or made
     metrics |= _own(attack.measures(known, looks.images, looks.labels), metrics, victims)
+    metrics |= _own(scene.recovered.measures() if scene.recovered else {}, metrics, victims)
     if record.looks is not None:
         metrics |= _beside_one_round(scene, record.looks, measured.success["strict"].reshape(victims, -1))
     return Scores(
         metrics, measured.missing, measured.success, ranking, swapped and swapped.lineup.p_value,
-        label_summary(labels, truth.labels, scene.dataset.labels, seed, groups=groups),
+        _labels_inferred(scene, labels, record.looks, seed),
         labels[rows, order].flatten().numpy(), per_victim["reasons"], per_victim["steps"], per_victim["evaluations"],
         per_victim["losses"], per_victim["first_losses"], order, victims, settings.clusters,
         attack.doubt(known, looks.images, looks.labels), groups, repeats_of(indices),
     )  # fmt: skip
+
+
+def _labels_inferred(scene: Scene, labels: Tensor, looks: Reconstruction | None, seed: int) -> LabelInference:
+    """How well labels (V, n) are inferred; of a client in several rounds, those of each round, as a pool may lack some."""
+    truth, groups = scene.truth.labels, scene.groups
+    if looks is not None and scene.drawn is not None:
+        rounds = scene.drawn.shape[1]
+        truth = of_places(scene.truth, scene.drawn.flatten(1)).labels.reshape(looks.labels.shape)
+        labels = looks.labels
+        groups = (np.arange(len(scene.drawn)) if groups is None else groups).repeat(rounds)
+    return label_summary(labels, truth, scene.dataset.labels, seed, groups=groups)
 
 
 def _beside_one_round(scene: Scene, looks: Reconstruction, strict: np.ndarray) -> dict[str, np.ndarray]:
