@@ -14,8 +14,10 @@ from torch import Tensor
 
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
+from harness.datasets import Victims
+from harness.experiment import CellSettings
 
-_WHOLE = 1e-8
+_WHOLE, _LEAST = 1e-8, 1e-30
 
 
 @dataclass(frozen=True)
@@ -84,26 +86,66 @@ def separated(sums: Tensor, part: Tensor) -> Separated:
     )
 
 
+# The same of a cell, whose victims are all clients of a federation for each seed.
+
+
 @dataclass(frozen=True)
 class Recovered:
-    """What one cell's sums told of its clients (V,): ``determined``, the ``rank`` of their system, and ``error``, how far
-    each update is from the one that the client sent in the first round, as a share of its length."""
+    """What the sums of a cell told of its clients (V,).
+
+    Attributes:
+        determined: whose update the sums leave no choice of.
+        rank: of the linear system of the client's federation.
+        error: how far each update is from the one that was sent in the first round, as a share of its length.
+    """
 
     determined: Tensor
     rank: Tensor
     error: Tensor
 
     def measures(self) -> Mapping[str, Tensor]:
-        """The same as metrics of victims."""
+        """Return them as metrics of victims."""
         return {"determined": self.determined.double(), "rank": self.rank.double(), "update_error": self.error}
 
     def first(self, count: int) -> "Recovered":
-        """The same of the first clients."""
+        """Return those of the first clients."""
         return Recovered(self.determined[:count], self.rank[:count], self.error[:count])
 
 
-def cohorts_of(seed: int, clients: int, together: int, rounds: range) -> Tensor:
-    """Who takes part (R, K) of so many clients, at random in each round."""
-    return torch.stack(
-        [torch.randperm(clients, generator=generator("cohort", seed, number))[:together] for number in rounds]
-    )
+def cohorts_of(settings: CellSettings) -> Tensor:
+    """Which clients of each federation take part in each round, at random: (F, R, K) of a federation's V / F."""
+    numbers = range(settings.round, settings.round + settings.rounds_seen)
+    each = settings.in_round(0).together
+    return torch.stack([
+        torch.stack([torch.randperm(settings.victims, generator=generator("cohort", seed, number))[:each]
+                     for number in numbers])
+        for seed in settings.seeds
+    ])  # fmt: skip
+
+
+def of_cohort(truth: Victims, cohort: Tensor) -> Victims:
+    """The examples (F, K * n) of a round's clients (F, K) in each federation, one client's after another's."""
+    federations = len(cohort)
+
+    def chosen(values: Tensor) -> Tensor:
+        of_each = values.unflatten(0, (federations, -1))
+        return of_each[torch.arange(federations)[:, None], cohort].flatten(1, 2)
+
+    return Victims(*(chosen(values) for values in (truth.images, truth.labels, truth.indices)))
+
+
+def recovered_from(sums: Tensor, cohorts: Tensor, clients: int, sent: Tensor) -> tuple[Tensor, Recovered]:
+    """The clients' updates (V, P) behind means of cohorts, and what they are worth.
+
+    Args:
+        sums: (F, R, P), the mean of each round's cohort.
+        cohorts: (F, R, K) of so many ``clients`` in each federation.
+        sent: (V, P), what each client sent, for the error alone.
+    """
+    part = torch.zeros(*cohorts.shape[:2], clients, dtype=torch.float64).scatter_(2, cohorts, 1 / cohorts.shape[2])
+    found = [separated(*one) for one in zip(sums.cpu(), part, strict=True)]
+    updates = torch.cat([one.updates for one in found])
+    true = sent.cpu().double()
+    error = (updates - true).norm(dim=1) / true.norm(dim=1).clamp_min(_LEAST)
+    ranks = torch.tensor([one.rank for one in found]).repeat_interleave(clients)
+    return updates.to(sent), Recovered(torch.cat([one.determined for one in found]), ranks, error)

@@ -23,7 +23,8 @@ _STILL = "no optimizer step was taken"
 
 def smaller(settings: CellSettings, **changes: object) -> CellSettings:
     """The same cell at the size of a control run, with some settings changed."""
-    victims = min(settings.victims, CONTROL_VICTIMS)
+    # The clients behind sums are those of a federation, all of which take part.
+    victims = settings.victims if settings.separates else min(settings.victims, CONTROL_VICTIMS)
     return settings.model_copy(update={"victims": victims, "seeds": settings.seeds[:1], **changes})
 
 

@@ -21,7 +21,7 @@ from harness.base.words import Words, require_texts_for
 from harness.datasets import Dataset, Victims, divide, load_dataset, select_victims
 from harness.datasets.prior import Prior, fit_prior
 from harness.datasets.public import NONE
-from harness.evaluation.cohorts import Recovered, cohorts_of, separated
+from harness.evaluation.cohorts import Recovered, cohorts_of, of_cohort, recovered_from
 from harness.evaluation.played_round import Key, known_correction, round_context, server_state
 from harness.evaluation.reading import NOTHING, Reading, Remembered, known_batches, read_round
 from harness.evaluation.rounds_seen import combined, drawn, moved, of_places, row_by_row
@@ -326,41 +326,24 @@ class Stage:
         Raises:
             UsageError: there is noise in the sums, of which nobody says what it becomes in single updates.
         """
-        clients, first = settings.victims, settings.in_round(0)
+        cohorts, clients = cohorts_of(settings), settings.victims
         at, sums = weights[::clients], []
-        members = torch.stack([
-            cohorts_of(seed, clients, first.together, range(settings.round, settings.round + settings.rounds_seen))
-            + place * clients
-            for place, seed in enumerate(settings.seeds)
-        ])  # fmt: skip
         federations: list[Key] = [(seed, 0) for seed in settings.seeds]
         for number in range(settings.rounds_seen):
-            now, cohort = settings.in_round(number), members[:, number]
-            together = Victims(
-                *(values[cohort].flatten(1, 2) for values in (truth.images, truth.labels, truth.indices))
-            )
-            reading = self.look(model, at, together, federations, now)
+            now, used = settings.in_round(number), of_cohort(truth, cohorts[:, number])
+            reading = self.look(model, at, used, federations, now)
+            if self._observation(model, at, reading, used, federations, now).noise is not None:
+                raise UsageError(
+                    f"defense {settings.defense!r} adds noise to sums, which is not followed into single updates; "
+                    "leave --same-data out"
+                )
             sums.append(reading.gradients)
             if settings.same_data == "cohorts":
-                at = self.next_weights(model, at, together, federations, now, others)
-        if self._observation(model, weights[::clients], reading, together, federations, now).noise is not None:
-            raise UsageError(
-                f"defense {settings.defense!r} adds noise to sums, which is not followed into single updates; "
-                "leave --same-data out, or --noise-scale 0"
-            )
-        part = torch.zeros(len(members), settings.rounds_seen, len(truth.labels), dtype=torch.float64)
-        part.scatter_(2, members, 1.0 / first.together)
-        own = [slice(number * clients, (number + 1) * clients) for number in range(len(members))]
-        read = torch.stack(sums, 1)
-        found = [separated(*one) for one in zip(read.cpu(), (all_of[:, rows] for all_of, rows in zip(part, own, strict=True)), strict=True)]
-        single = first.model_copy(update={"tap": Tap.SENT, "clients_per_round": 1})
-        true = self.look(model, weights, truth, keys, single).gradients
-        updates = torch.cat([one.updates for one in found]).to(true)
-        error = (updates - true).double().norm(dim=1) / true.double().norm(dim=1).clamp_min(1e-30)
-        ranks = torch.tensor([one.rank for one in found]).repeat_interleave(clients)
-        determined = torch.cat([one.determined for one in found])
-        observation = self._observation(model, weights, Reading(updates, {}), truth, keys, single)
-        return observation, Recovered(determined, ranks, error.cpu())
+                at = self.next_weights(model, at, used, federations, now, others)
+        single = settings.in_round(0).model_copy(update={"tap": Tap.SENT})
+        sent = self.look(model, weights, truth, keys, single).gradients
+        updates, recovered = recovered_from(torch.stack(sums, 1), cohorts, clients, sent)
+        return self._observation(model, weights, Reading(updates, {}), truth, keys, single), recovered
 
     def next_weights(
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,
