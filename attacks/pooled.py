@@ -20,7 +20,7 @@ from harness.observation import Observation
 
 NEAR = 0.15
 """Root mean square difference below which images of two rounds are taken for the same example."""
-SWEEPS, STEPS = 3, 15
+SWEEPS, STEPS = 2, 5
 """How often rounds are attacked again from the pool, and outer iterations of L-BFGS each time."""
 _TINY = 1e-30
 
