@@ -39,7 +39,7 @@ def pooled(attack: Attack, observation: Observation, looks: Reconstruction, chun
     """
     assert observation.client is not None
     rounds, held = observation.client
-    images, labels, loss = looks.images.to(observation.target), looks.labels.clone(), looks.loss.clone()
+    images, labels, loss = looks.images.to(observation.target, copy=True), looks.labels.clone(), looks.loss.clone()
     enough = attack.stop_below(observation).to(loss)
     images = images.clamp(0.0, 1.0) if attack.closed_form else images
     evaluations, again = looks.evaluations.clone(), _on_pixels(attack, observation)

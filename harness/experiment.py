@@ -217,10 +217,10 @@ class CellSettings(BaseModel):
     def _fits_draws(self) -> None:
         own, used = self.client_examples, self.examples
         obstacles = {
+            "same_data 'client' is of one client; choose a tap that shows each by itself": self.together > 1,
             "same_data 'client' draws from a client's examples; say how many it has with client_examples": own is None,
             f"a round takes {used} of {own} examples; raise client_examples, or lower batch_size": (own or used) < used,
             "same_data 'client' has one pass in a round; leave epochs out": self.epochs > 1,
-            "same_data 'client' is of one client; choose a tap that shows each by itself": self.together > 1,
             "same_data 'client' reads whole batches; choose a tap of a step or an update": self.tap.unit == "example",
             f"attack {self.attack!r} brings no images back; choose another, or same_data 'batch'": not isinstance(
                 self.build_attack(), Attack
