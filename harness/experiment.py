@@ -95,7 +95,7 @@ class CellSettings(BaseModel):
         1, description="Passes over a client's own examples, each in a new order"
     )
     client_examples: Annotated[Count | None, LATER, Says("{} examples per client")] = Field(
-        None, description="Of each client, where its last batch is smaller; local steps follow, but of --same-data client"
+        None, description="Of each client, where its last batch is smaller; local steps follow"
     )
     sent_as: Annotated[Literal["float16", "bfloat16"] | None, LATER, Says("sent in {}")] = Field(
         None, description="What weights travel in, both ways: float16 or bfloat16"
@@ -109,8 +109,8 @@ class CellSettings(BaseModel):
     )
     same_data: Annotated[Literal["batch", "client", "cohorts", "replayed"], LATER, Says("same data: {}")] = Field(
         "batch",
-        description="In each round seen: batch, the same examples; client, some of --client-examples; cohorts, sums of "
-        "others of the clients; replayed, the same by one model",
+        description="In each round seen. batch: the same examples; client: some of --client-examples; cohorts: sums of "
+        "changing clients; replayed: such sums, of one model",
     )
     batch_norm: Annotated[Literal["sent", "hidden"] | None, LATER, Says("BatchNorm's statistics {}")] = Field(
         None, description="Running statistics of BatchNorm: sent with the update (default), or hidden"

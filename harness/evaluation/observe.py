@@ -149,9 +149,7 @@ class Scene:
         owners = None if self.owners is None else self.owners[:count]
         drawn = None if self.drawn is None else self.drawn[:count]
         recovered = self.recovered and self.recovered.first(count)
-        return replace(
-            self, observation=observation, truth=truth, owners=owners, drawn=drawn, recovered=recovered
-        )
+        return replace(self, observation=observation, truth=truth, owners=owners, drawn=drawn, recovered=recovered)
 
     @property
     def uncovered(self) -> str | None:

@@ -60,7 +60,9 @@ def test_rows_are_rounds_and_each_is_of_what_was_drawn(tmp_path: Path) -> None:
     assert torch.equal(fewer.observation.target, seen.target[rows])
 
 
-def test_an_image_that_no_look_brings_back_comes_back_over_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_no_look_brings_back_comes_back_over_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene = _scene(tmp_path)
     attack, lost = scene_attack(), 1
     looks = _looks(scene, lost)
