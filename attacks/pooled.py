@@ -99,7 +99,7 @@ def _of_client(images: Tensor, labels: Tensor, loss: Tensor, held: int) -> tuple
     Groups of images that are near each other, each of another round, count by how many they are, then by how well
     their best round is explained. That round's image stands for the group. Places that are left hold the mean.
     """
-    count, batch = labels.shape
+    batch = labels.shape[1]
     flat = images.flatten(2).flatten(0, 1).clamp(0.0, 1.0).double()
     apart = torch.cdist(flat, flat).cpu() / flat.shape[1] ** 0.5
     order = loss.cpu().nan_to_num(nan=torch.inf).repeat_interleave(batch).argsort(stable=True).tolist()

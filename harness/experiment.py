@@ -364,7 +364,10 @@ class CellSettings(BaseModel):
 
     @property
     def together(self) -> int:
-        """Clients behind one observation: a whole round's where nothing but their sum is read, and none tells it apart."""
+        """Clients behind one observation: a whole round's where nothing but their sum is read.
+
+        Sums that are to be told apart count as what they are to tell.
+        """
         if self.separates:
             return 1
         summed = self.tap.of_round or (self.tap.at_server and self.build_defense().sums_securely)

@@ -287,8 +287,8 @@ class Observation:
     of its local steps, where it passes over them several times (None: all are different). ``batches`` is there where
     the network normalises batches as a whole (BatchNorm in training mode): how large they are, and what running
     statistics gave away of them. ``columns`` says which features of a table's row make a column (None for others); it
-    is as public as the network, and no part of the fingerprint. ``client`` (T, n) is there where T rows in a row are rounds
-    of one client, which holds n examples and trains on some of them in each round, nobody else knows which.
+    is as public as the network, and no part of the fingerprint. ``client`` (T, n) is there where each T rows are the
+    rounds of one client, which holds n examples and trains on some of them in each round, nobody else knows which.
     ``noise``, ``carrying``, ``cut``, ``coding``, ``disguises``, ``prior`` and ``simulation`` are for attackers of the
     tiers above ``plain`` alone: the noise that ``target`` is known to carry (None where it is known to carry none),
     which of its coordinates carry anything else, where noise covers the zeros of a ``sparse`` one (None where it does

@@ -110,9 +110,9 @@ class Scene:
 
     A tap that shows every example on its own gives one observation row per example; ``truth`` always has one row per
     victim (V, n), drawn from ``dataset``. ``detectable``: what clients could see of a server that tampers. ``owners``:
-    (V,), whose examples a victim's are, where several victims may be one client in several rounds. ``drawn``: (V, T, b),
-    which of its examples a client took in each round, where it draws them; the observation then has V * T rows.
-    ``recovered``: what sums of other cohorts told of each client, where nothing else was seen.
+    (V,), whose examples a victim's are, where several victims may be one client in several rounds.
+    ``drawn``: (V, T, b), which of its examples a client took in each round, where it draws them; the observation then
+    has V * T rows. ``recovered``: what sums of other cohorts told of each client, where nothing else was seen.
     """
 
     observation: Observation
