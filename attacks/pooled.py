@@ -22,7 +22,7 @@ NEAR = 0.15
 """Root mean square difference below which images of two rounds are taken for the same example."""
 SWEEPS, STEPS = 2, 5
 """How often rounds are attacked again from the pool, and outer iterations of L-BFGS each time."""
-_TINY = 1e-30
+_TINY, _ROUNDING = 1e-30, 1e-9
 
 Matching = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Positions (R, D) to the losses (R,) that are descended, and those (R,) by which the best position is kept."""
@@ -125,39 +125,30 @@ def _of_client(images: Tensor, labels: Tensor, loss: Tensor, held: int) -> tuple
 
 def _explained(observation: Observation, pool: Tensor, kinds: Tensor, own: Tensor) -> Tensor:
     """Which of the pool explain each round's gradient best (V, T, b), by swaps from ``own``, one image at a time."""
-    victims, rounds, _ = own.shape
-    return torch.stack([
-        _swapped(observation.take(torch.arange(victim * rounds, (victim + 1) * rounds)),
-                 pool[victim], kinds[victim], own[victim])
-        for victim in range(victims)
-    ])  # fmt: skip
+    rounds = own.shape[1]
+    found = [
+        _of_round(observation.take(torch.tensor([row])), pool[row // rounds], kinds[row // rounds], start)
+        for row, start in enumerate(own.flatten(0, 1))
+    ]
+    return torch.stack(found).view_as(own)
 
 
-def _swapped(seen: Observation, pool: Tensor, kinds: Tensor, own: Tensor) -> Tensor:
-    rounds, batch = own.shape
+def _of_round(seen: Observation, pool: Tensor, kinds: Tensor, start: Tensor) -> Tensor:
+    """The same (b,) of one round, from inner products of the pool's gradients with each other and with what was read."""
     with torch.no_grad():
-        made = seen.model.per_example_gradients(
-            seen.weights, pool.expand(rounds, *pool.shape), kinds.to(pool.device).expand(rounds, -1)
-        ).double()
-    target = seen.target.double()
-    products, towards = (made @ made.mT).cpu(), (made @ target[..., None])[..., 0].cpu()
-    found = []
-    for gram, shown, length, start in zip(products, towards, target.square().sum(1).cpu(), own, strict=True):
-        now = start.clone()
-        best = _left(gram, shown, length, now[None], seen.clipping is not None)[0]
-        while True:
-            others = torch.tensor([one for one in range(len(pool)) if one not in now.tolist()], dtype=torch.long)
-            tried = now.repeat(batch * len(others), 1)
-            rows = torch.arange(len(tried))
-            tried[rows, rows % batch] = others[rows // batch]
-            if not len(tried):
-                break
-            left = _left(gram, shown, length, tried, seen.clipping is not None)
-            if not left.min() < best * (1 - 1e-9):
-                break
-            best, now = left.min(), tried[left.argmin()]
-        found.append(now)
-    return torch.stack(found)
+        made = seen.model.per_example_gradients(seen.weights, pool[None], kinds[None].to(pool.device))[0].double()
+    target, free = seen.target[0].double(), seen.clipping is not None
+    gram, shown, length = (made @ made.T).cpu(), (made @ target).cpu(), target.square().sum().cpu()
+    now, best = start, _left(gram, shown, length, start[None], free)[0]
+    while True:
+        others = torch.tensor([one for one in range(len(pool)) if one not in now.tolist()], dtype=torch.long)
+        tried = now.repeat(len(now) * len(others), 1)
+        rows = torch.arange(len(tried))
+        tried[rows, rows % len(now)] = others[rows // len(now)]
+        left = _left(gram, shown, length, tried, free)
+        if not len(tried) or not left.min() < best * (1 - _ROUNDING):
+            return now
+        best, now = left.min(), tried[left.argmin()]
 
 
 def _left(gram: Tensor, towards: Tensor, length: Tensor, tried: Tensor, free: bool) -> Tensor:
@@ -203,7 +194,6 @@ def _together(
     (_, rounds, _), made = own.shape, []
     for victims in torch.arange(len(pool)).split(max(1, chunk // rounds)):
         index = (victims[:, None] * rounds + torch.arange(rounds)).flatten()
-        index = index.repeat(2) if len(index) == 1 else index
         seen, part = observation.take(index.to(pool.device)), own[victims]
         named = _taken(kinds[victims], part).flatten(0, 1).to(pool.device)
 

@@ -47,8 +47,8 @@ def in_one_process(
 class AttackRecord:
     """A reconstruction with what the recorder saw of it.
 
-    ``tau`` (R, n): first strict iteration or the cap. ``snapshots``: iteration to images of the first rows. ``looks``: of each
-    round by itself, where rounds were pooled.
+    ``tau`` (R, n): first strict iteration or the cap. ``snapshots``: iteration to images of the first rows.
+    ``looks``: of each round by itself, where rounds were pooled.
     """
 
     key: str
