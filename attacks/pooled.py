@@ -134,7 +134,7 @@ def _explained(observation: Observation, pool: Tensor, kinds: Tensor, own: Tenso
 
 
 def _of_round(seen: Observation, pool: Tensor, kinds: Tensor, start: Tensor) -> Tensor:
-    """The same (b,) of one round, from inner products of the pool's gradients with each other and with what was read."""
+    """The same (b,) of one round, from inner products of the gradients of the pool, and of these with what was read."""
     with torch.no_grad():
         made = seen.model.per_example_gradients(seen.weights, pool[None], kinds[None].to(pool.device))[0].double()
     target, free = seen.target[0].double(), seen.clipping is not None
