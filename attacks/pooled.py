@@ -60,12 +60,14 @@ def pooled(attack: Attack, observation: Observation, looks: Reconstruction, chun
         own = _explained(observation, pool, kinds, own)
         pool, taken = _together(attack, observation, pool, kinds, own, chunk)
         evaluations = evaluations + taken.repeat_interleave(rounds)
-    of_client = {name: getattr(looks, name).unflatten(0, (-1, rounds)) for name in ("initial_loss", "iterations")}
+
+    def of_client(values: Tensor) -> Tensor:
+        return values.unflatten(0, (-1, rounds))
+
     return Reconstruction(
-        images=pool.cpu(), labels=kinds, loss=loss.unflatten(0, (-1, rounds)).sum(1),
-        initial_loss=of_client["initial_loss"].sum(1),
-        stop_reason=looks.stop_reason.unflatten(0, (-1, rounds)).amax(1), iterations=of_client["iterations"].amax(1),
-        evaluations=evaluations.unflatten(0, (-1, rounds)).sum(1), restart=torch.zeros(len(pool), dtype=torch.long),
+        images=pool.cpu(), labels=kinds, loss=of_client(loss).sum(1), initial_loss=of_client(looks.initial_loss).sum(1),
+        stop_reason=of_client(looks.stop_reason).amax(1), iterations=of_client(looks.iterations).amax(1),
+        evaluations=of_client(evaluations).sum(1), restart=torch.zeros(len(pool), dtype=torch.long),
     )  # fmt: skip
 
 
