@@ -87,10 +87,8 @@ def _taken(values: Tensor, own: Tensor) -> Tensor:
 
 def _pool(images: Tensor, labels: Tensor, loss: Tensor, rounds: int, held: int) -> tuple[Tensor, Tensor, Tensor]:
     """Images (V, n, ...) and labels (V, n) of the clients, and which of them each round's images are (V, T, b)."""
-    made = [
-        _of_client(*parts, held)
-        for parts in zip(*(one.unflatten(0, (-1, rounds)) for one in (images, labels, loss)), strict=True)
-    ]
+    of_clients = zip(*(one.unflatten(0, (-1, rounds)) for one in (images, labels, loss)), strict=True)
+    made = [_of_client(shown, named, lost, held) for shown, named, lost in of_clients]
     pool, kinds, own = (torch.stack(parts) for parts in zip(*made, strict=True))
     return pool, kinds, own
 
