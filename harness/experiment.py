@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from harness.attacks import ATTACKS, SUITES, Attack, Attacker, expanded, members
+from harness.attacks import ATTACKS, SUITES, Attacker, expanded, members
 from harness.attacks.suites import reading, require_current
 from harness.base.building import build, one_line
 from harness.base.errors import UsageError
@@ -222,9 +222,6 @@ class CellSettings(BaseModel):
             f"a round takes {used} of {own} examples; raise client_examples, or lower batch_size": (own or used) < used,
             "same_data 'client' has one pass in a round; leave epochs out": self.epochs > 1,
             "same_data 'client' reads whole batches; choose a tap of a step or an update": self.tap.unit == "example",
-            f"attack {self.attack!r} brings no images back; choose another, or same_data 'batch'": not isinstance(
-                self.build_attack(), Attack
-            ),
         }
         for reason, there in obstacles.items():
             if there:

@@ -118,7 +118,7 @@ def test_a_cell_counts_clients_and_says_what_rounds_add(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [({"client_examples": None}, "client_examples"), ({"client_examples": 1}, "lower batch_size"),
-     ({"attack": "identify", "prior": "auto"}, "brings no images back"), ({"tap": "T2.clip"}, "whole batches"),
+     ({"tap": "T2.clip"}, "whole batches"),
      ({"tap": "T1.out", "local_steps": 3, "update_model": "unroll"}, "raise client_examples"),
      ({"tap": "T0.agg"}, "of one client"), ({"rounds_seen": 200}, "lower rounds_seen"),
      ({"defense": "paper:top-k", "tap": "T1.out"}, "remembers earlier rounds"), ({"same_data": "other"}, "same_data")],
@@ -126,6 +126,12 @@ def test_a_cell_counts_clients_and_says_what_rounds_add(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(changes: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         cell_settings(**CELL | changes)
+
+
+def test_attacks_that_bring_no_images_back_are_refused(tmp_path: Path) -> None:
+    settings = cell_settings(**CELL | {"attack": "identify", "prior": "auto"})
+    cell = Run(tmp_path, RunFolder(tmp_path / "out")).cell(settings).cell
+    assert "brings no images back" in (cell.not_applicable_reason or "")
 
 
 def test_networks_that_normalise_batches_are_refused(tmp_path: Path) -> None:
