@@ -8,6 +8,7 @@ many a round takes. The truth never gets here.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from scipy.optimize import linear_sum_assignment
@@ -32,7 +33,7 @@ def pooled(attack: Attack, observation: Observation, looks: Reconstruction, chun
     """The examples (V, n) that clients hold, from the reconstructions of V * T rounds.
 
     Args:
-        attack: what made the ``looks``. One in closed form, or one that does not descend on pixels, is not run again.
+        attack: what made the ``looks``. One that cannot begin at given images is not run again.
         observation: V * T rows, see :attr:`Observation.client`.
         looks: of each round by itself.
         chunk: most rounds that are attacked together.
@@ -42,9 +43,10 @@ def pooled(attack: Attack, observation: Observation, looks: Reconstruction, chun
     images, labels, loss = looks.images.to(observation.target, copy=True), looks.labels.clone(), looks.loss.clone()
     enough = attack.stop_below(observation).to(loss)
     images = images.clamp(0.0, 1.0) if attack.closed_form else images
-    evaluations, again = looks.evaluations.clone(), _on_pixels(attack, observation)
+    evaluations = looks.evaluations.clone()
+    again = rounds > 1 and attack.position(observation, images, labels.to(images.device)) is not None
     pool, kinds, own = _pool(images, labels, loss, rounds, held)
-    for _ in range(SWEEPS if again and rounds > 1 else 0):
+    for _ in range(SWEEPS if again else 0):
         own = _explained(observation, pool, kinds, own)
         open_to = (~(loss <= enough)).nonzero()[:, 0]
         if not len(open_to):
@@ -56,7 +58,7 @@ def pooled(attack: Attack, observation: Observation, looks: Reconstruction, chun
         images[open_to[better]], labels[open_to[better]] = made[better], named[better]
         loss[open_to[better]] = reached[better]
         pool, kinds, own = _pool(images, labels, loss, rounds, held)
-    if again and rounds > 1:
+    if again:
         own = _explained(observation, pool, kinds, own)
         pool, taken = _together(attack, observation, pool, kinds, own, chunk)
         evaluations = evaluations + taken.repeat_interleave(rounds)
@@ -69,12 +71,6 @@ def pooled(attack: Attack, observation: Observation, looks: Reconstruction, chun
         stop_reason=of_client(looks.stop_reason).amax(1), iterations=of_client(looks.iterations).amax(1),
         evaluations=of_client(evaluations).sum(1), restart=torch.zeros(len(pool), dtype=torch.long),
     )  # fmt: skip
-
-
-def _on_pixels(attack: Attack, observation: Observation) -> bool:
-    """Whether the attack's positions are images and nothing else, and it descends a single loss."""
-    plain = not attack.closed_form and type(attack).dummy is Attack.dummy
-    return plain and attack.reads == "images" and len(attack.stages(observation)) == 1
 
 
 def _taken(values: Tensor, own: Tensor) -> Tensor:
@@ -177,10 +173,13 @@ def _rounds_again(
             found = attack.matching(seen, dummy)
             return found + attack.penalty(seen, dummy, torch.arange(len(position))), found
 
-        made = _descended(attack, matching, start[index].flatten(1), attack.stop_below(seen))
+        begin = attack.position(seen, start[index], named)
+        assert begin is not None
+        position, loss, evaluations = _descended(attack, matching, begin, attack.stop_below(seen))
+        made = attack.dummy(seen, position, named).images, loss, evaluations
         parts.append([one[: len(rows)] for one in made])
-    position, loss, evaluations = (torch.cat(one) for one in zip(*parts, strict=True))
-    return position.view_as(start), loss.cpu(), evaluations.cpu()
+    images, loss, evaluations = (torch.cat(one) for one in zip(*parts, strict=True))
+    return images, loss.cpu(), evaluations.cpu()
 
 
 def _together(
@@ -189,7 +188,7 @@ def _together(
     """All rounds of a client at once by the images that they share: (V, n, ...), and evaluations (V,).
 
     Logarithms of the rounds' losses are added up: how exactly a round can be explained is not known, and one that took
-    an example that is not in the pool must not bend the others'.
+    an example that is not in the pool must not bend the others'. Losses that may be negative are log-likelihoods.
     """
     (_, rounds, _), made = own.shape, []
     for victims in torch.arange(len(pool)).split(max(1, chunk // rounds)):
@@ -203,14 +202,18 @@ def _together(
             placed = _taken(position.unflatten(1, (pool.shape[1], -1)), part).flatten(0, 1).flatten(1)
             dummy: Dummy = attack.dummy(seen, placed, named)
             found = attack.matching(seen, dummy)
-            loss = (found + attack.stop_below(seen)).clamp_min(_TINY).log() + attack.penalty(
-                seen, dummy, torch.arange(len(placed))
-            )
+            enough = attack.stop_below(seen)
+            loss = torch.where(enough.isfinite(), (found + enough).clamp_min(_TINY).log(), found)
+            loss = loss + attack.penalty(seen, dummy, torch.arange(len(placed)))
             total = loss.unflatten(0, (-1, part.shape[1])).sum(1)
             return total, total
 
-        position, _, evaluations = _descended(attack, matching, pool[victims].flatten(1), None)
-        made.append((position.view_as(pool[victims]), evaluations))
+        first = observation.take((victims * rounds).to(pool.device))
+        whole, kind = replace(first, examples=pool.shape[1]), kinds[victims].to(pool.device)
+        begin = attack.position(whole, pool[victims], kind)
+        assert begin is not None
+        position, _, evaluations = _descended(attack, matching, begin, None)
+        made.append((attack.dummy(whole, position, kind).images, evaluations))
     images, evaluations = (torch.cat(one) for one in zip(*made, strict=True))
     return images, evaluations.cpu()
 

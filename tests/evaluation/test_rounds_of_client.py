@@ -74,7 +74,7 @@ def test_an_image_that_no_look_brings_back_comes_back_over_rounds(
     drawn_at_all = torch.stack([(scene.drawn == one).flatten(1).any(1) for one in range(HELD)], 1)
     assert torch.equal(_back(scene, made.images), drawn_at_all)
     # Without it the pool has what looks brought back, and no more.
-    monkeypatch.setattr(module, "_on_pixels", lambda attack, observation: False)
+    monkeypatch.setattr(Attack, "position", lambda *_: None)
     plain = _back(scene, pooled(attack, scene.observation, looks).images)
     assert not plain[:, lost].any()
     assert torch.equal(plain.sum(1), drawn_at_all.sum(1) - 1)
