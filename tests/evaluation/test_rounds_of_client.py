@@ -80,6 +80,26 @@ def test_an_image_that_no_look_brings_back_comes_back_over_rounds(
     assert torch.equal(plain.sum(1), drawn_at_all.sum(1) - 1)
 
 
+def test_an_informed_attacker_averages_noise_over_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By images that rounds share they are nearer to the truth than by a choice among looks."""
+    monkeypatch.setattr(module, "SWEEPS", 0)
+    monkeypatch.setattr(module, "STEPS", 2)
+    noisy = {"attack": "map", "prior": "auto", "defense": "fed_cdp", "defense_args": {"sigma": 0.02}}
+    scene = _scene(tmp_path, **noisy)
+    attack = cell_settings(**CELL | noisy).build_attack()
+    assert isinstance(attack, Attack)
+    looks = run_attack(attack, scene.observation)
+
+    def error() -> float:
+        made = pooled(attack, scene.observation, looks).images
+        made = made[torch.arange(CLIENTS)[:, None], match(scene.truth.images, made)]
+        return float((made.clamp(0, 1) - scene.truth.images).square().mean())
+
+    together = error()
+    monkeypatch.setattr(type(attack), "position", lambda *_: None)
+    assert together < 0.9 * error()
+
+
 def scene_attack() -> Attack:
     attack = cell_settings(**CELL).build_attack()
     assert isinstance(attack, Attack)
