@@ -255,6 +255,14 @@ class Attack(Attacker):
         images = position.reshape(len(position), -1, *observation.model.image_shape)
         return Dummy(observation.in_places(images), labels)
 
+    def position(self, observation: Observation, images: Tensor, labels: Tensor) -> Tensor | None:
+        """Positions (R, D) that :meth:`dummy` reads as images (R, n, C, H, W) of labels (R, n); None where it has none.
+
+        None are those in closed form, of several losses that are descended, and of other unknowns than images.
+        """
+        plain = type(self).dummy is Attack.dummy and self.reads == "images" and not self.closed_form
+        return images.flatten(1) if plain and len(self.stages(observation)) == 1 else None
+
     def matching(self, observation: Observation, dummy: Dummy) -> Tensor:
         """Matching loss (R,): the only number by which iterates and restarts are chosen."""
         candidate = dummy_gradient(observation, dummy.shown, dummy.targets, self.clips(observation))

@@ -126,6 +126,11 @@ class MaximumAPosteriori(Attack):
         made = [observation.disguises[form](image) for form, image in zip(forms, images, strict=True)]
         return Placed(images, labels, coordinates, torch.stack(made))
 
+    def position(self, observation: Observation, images: Tensor, labels: Tensor) -> Tensor | None:
+        if observation.prior is None or _is_disguised(observation):
+            return None
+        return observation.prior.coordinates(images.flatten(2), labels).flatten(1)
+
     def effort(self, observation: Observation) -> int:
         whole = EXAMPLES_OF_FORMS * len(observation.disguises) if _is_disguised(observation) else 0
         return whole // self.starts  # once for all starts

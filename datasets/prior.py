@@ -65,6 +65,16 @@ class Prior:
             spread = spread.index_copy(0, rows, self._stretched(some, group)[: len(rows)])
         return (self.means[classes] + spread).view_as(coordinates)
 
+    def coordinates(self, images: Tensor, labels: Tensor) -> Tensor:
+        """The whitened coordinates (R, n, D) of images (R, n, D) of classes (R, n): what :meth:`place` puts there."""
+        flat, classes = images.flatten(0, 1), labels.flatten()
+        apart, found = flat - self.means[classes], torch.zeros_like(flat)
+        for group in range(len(self.directions)):
+            along, rest = self.directions[group], self.rest[group]
+            shrunk = apart / rest + ((apart @ along) * (1 / self.scales[group] - 1 / rest)) @ along.T
+            found = torch.where((self.groups[classes] == group)[:, None], shrunk, found)
+        return found.view_as(images)
+
     def _stretched(self, some: Tensor, group: int) -> Tensor:
         along = self.directions[group]
         return some * self.rest[group] + ((some @ along) * (self.scales[group] - self.rest[group])) @ along.T

@@ -107,6 +107,11 @@ class CellSettings(BaseModel):
     rounds_seen: Annotated[Repeats, LATER, LISTED, Says("{} rounds seen")] = Field(
         1, description="Rounds in which the same examples are trained on and seen, with the model of each"
     )
+    same_data: Annotated[Literal["batch", "client", "cohorts", "replayed"], LATER, Says("same data: {}")] = Field(
+        "batch",
+        description="In each round seen. batch: the same examples; client: some of --client-examples; cohorts: sums of "
+        "changing clients; replayed: such sums, of one model",
+    )
     batch_norm: Annotated[Literal["sent", "hidden"] | None, LATER, Says("BatchNorm's statistics {}")] = Field(
         None, description="Running statistics of BatchNorm: sent with the update (default), or hidden"
     )
@@ -135,7 +140,7 @@ class CellSettings(BaseModel):
     @classmethod
     def _steps_of_epochs(cls, given: Any) -> Any:
         """Local steps follow from the passes over a client's examples, unless they are given too."""
-        if not isinstance(given, Mapping) or "local_steps" in given:
+        if not isinstance(given, Mapping) or "local_steps" in given or given.get("same_data") == "client":
             return given
         values = [given.get(name, usual) for name, usual in (("epochs", 1), ("client_examples", None))]
         batch = given.get("batch_size", 1)
@@ -184,6 +189,8 @@ class CellSettings(BaseModel):
         own = self.client_examples
         if own is not None and own < self.batch_size:
             raise ValueError(f"batches of {self.batch_size} from {own} examples; lower batch_size")
+        if self.draws:
+            return
         if self.local_steps % self.epochs or (own and self.local_steps != self.epochs * -(-own // self.batch_size)):
             raise ValueError(
                 f"{self.epochs} epoch(s) over {own or 'the same'} examples in batches of {self.batch_size} are not "
@@ -202,8 +209,50 @@ class CellSettings(BaseModel):
                 "use a defense of the local step"
             )
 
+    @property
+    def draws(self) -> bool:
+        """Whether a client draws each round's examples from all that it has, and nobody else knows which."""
+        return self.same_data == "client"
+
+    def _fits_draws(self) -> None:
+        own, used = self.client_examples, self.examples
+        obstacles = {
+            "same_data 'client' is of one client; choose a tap that shows each by itself": self.together > 1,
+            "same_data 'client' draws from a client's examples; say how many it has with client_examples": own is None,
+            f"a round takes {used} of {own} examples; raise client_examples, or lower batch_size": (own or used) < used,
+            "same_data 'client' has one pass in a round; leave epochs out": self.epochs > 1,
+            "same_data 'client' reads whole batches; choose a tap of a step or an update": self.tap.unit == "example",
+        }
+        for reason, there in obstacles.items():
+            if there:
+                raise ValueError(reason)
+
+    @property
+    def separates(self) -> bool:
+        """Whether only sums are seen, of other clients in each round, that are to be told apart."""
+        return self.same_data in ("cohorts", "replayed")
+
+    def _fits_cohorts(self) -> None:
+        together = self.in_round(0).together
+        obstacles = {
+            f"one client's message is seen at {self.tap}; choose a tap of sums, such as T0.agg": together == 1,
+            f"cohorts of {together} from {self.victims} clients; raise victims, or lower clients_per_round": (
+                together > self.victims
+            ),
+            "clients of one federation have one model; add --shared-weights, or --weights FILE": (
+                not self.networks_are_shared
+            ),
+        }
+        for reason, there in obstacles.items():
+            if there:
+                raise ValueError(reason)
+
     def _fits_rounds_seen(self) -> None:
-        if self.rounds_seen == 1:
+        if self.draws:
+            self._fits_draws()
+        elif self.separates:
+            self._fits_cohorts()
+        elif self.rounds_seen == 1:
             return
         if self.round + self.rounds_seen > self.rounds:
             raise ValueError(
@@ -213,7 +262,8 @@ class CellSettings(BaseModel):
         defense, attack = self.build_defense(), self.build_attack()
         # Of an empty memory all that error feedback keeps is known from the rounds that were seen.
         coding = None if self.round or defense.server_remembers() else defense.coding_at(self.tap)
-        known = {"residual"} if coding is not None and coding.feedback and self.together == 1 else set[str]()
+        feeds = coding is not None and coding.feedback and self.together == 1 and not self.draws
+        known = {"residual"} if feeds else set[str]()
         kept = defense.server_remembers() and not defense.replays
         remembers = kept or defense.clients_remember().keys() - known
         obstacles = {
@@ -222,6 +272,9 @@ class CellSettings(BaseModel):
             "SCAFFOLD's clients remember earlier rounds": self.variates is not None,
             f"defense {self.defense!r} remembers earlier rounds": bool(remembers),
             f"noise of {self.defense!r} goes on from a run's": defense.replays and self.server_state is not None,
+            f"noise of {self.defense!r} is correlated, and clients' data or cohorts change": (
+                defense.replays and self.same_data != "batch"
+            ),
             f"defense {self.defense!r} changes inputs or the network": defense.needs_network,
         }
         for reason, there in obstacles.items():
@@ -230,9 +283,13 @@ class CellSettings(BaseModel):
 
     def in_round(self, number: int) -> "CellSettings":
         """The same cell in a later round alone, counted from this one; nothing else of it changes."""
-        if self.rounds_seen == 1:
+        if self.draws:
+            one = {"round": self.round + number, "rounds_seen": 1, "same_data": "batch", "client_examples": None}
+            return self.model_copy(update=one)
+        if self.rounds_seen == 1 and not self.separates:
             return self
-        return self.model_copy(update={"round": self.round + number, "rounds_seen": 1})
+        at = self.round + (0 if self.same_data == "replayed" else number)
+        return self.model_copy(update={"round": at, "rounds_seen": 1, "same_data": "batch"})
 
     def _fits_suite(self) -> None:
         if self.suite is None:
@@ -273,6 +330,8 @@ class CellSettings(BaseModel):
     @property
     def distinct(self) -> int:
         """Different images of a client among them: it trains on its own in every pass."""
+        if self.draws:
+            return self.client_examples or self.batch_size
         if not self.tap.of_update:
             return self.batch_size
         return self.client_examples or self.batch_size * self.local_steps // self.epochs
@@ -281,7 +340,7 @@ class CellSettings(BaseModel):
     def step_sizes(self) -> tuple[int, ...]:
         """Examples in each local step of an update; empty where all batches are whole."""
         left = (self.client_examples or 0) % self.batch_size
-        if not left or not self.tap.of_update:
+        if not left or not self.tap.of_update or self.draws:
             return ()
         return ((self.batch_size,) * (self.local_steps // self.epochs - 1) + (left,)) * self.epochs
 
@@ -294,7 +353,7 @@ class CellSettings(BaseModel):
         within the round costs little, and one image more for each place would cost much.
         """
         own, steps = self.examples, self.local_steps // self.epochs
-        if not self.tap.of_update or self.together > 1 or self.distinct == own:
+        if not self.tap.of_update or self.together > 1 or self.distinct == own or self.draws:
             return None
         sizes = self.step_sizes[:steps] or (self.batch_size,) * steps
         batches = zip(itertools.accumulate(sizes, initial=0), sizes, strict=False)
@@ -302,7 +361,12 @@ class CellSettings(BaseModel):
 
     @property
     def together(self) -> int:
-        """Clients behind one observation: a whole round's where nothing but their sum is read."""
+        """Clients behind one observation: a whole round's where nothing but their sum is read.
+
+        Sums that are to be told apart count as what they are to tell.
+        """
+        if self.separates:
+            return 1
         summed = self.tap.of_round or (self.tap.at_server and self.build_defense().sums_securely)
         return self.clients_per_round if summed else 1
 

@@ -287,7 +287,8 @@ class Observation:
     of its local steps, where it passes over them several times (None: all are different). ``batches`` is there where
     the network normalises batches as a whole (BatchNorm in training mode): how large they are, and what running
     statistics gave away of them. ``columns`` says which features of a table's row make a column (None for others); it
-    is as public as the network, and no part of the fingerprint.
+    is as public as the network, and no part of the fingerprint. ``client`` (T, n) is there where each T rows are the
+    rounds of one client, which holds n examples and trains on some of them in each round, nobody else knows which.
     ``noise``, ``carrying``, ``cut``, ``coding``, ``disguises``, ``prior`` and ``simulation`` are for attackers of the
     tiers above ``plain`` alone: the noise that ``target`` is known to carry (None where it is known to carry none),
     which of its coordinates carry anything else, where noise covers the zeros of a ``sparse`` one (None where it does
@@ -324,6 +325,7 @@ class Observation:
     disguises: tuple[Callable[[Tensor], Tensor], ...] = ()
     trained: Tensor | None = None
     columns: Columns | None = None
+    client: tuple[int, int] | None = None
 
     @property
     def rows(self) -> int:
@@ -406,6 +408,7 @@ class Observation:
             *(("disguises", len(self.disguises)) if self.disguises else ()),
             *(() if self.prior is None else ("prior", self.prior.fingerprint())),
             *(() if self.simulation is None else ("simulation", self.simulation.name)),
+            *(() if self.client is None else ("client", self.client)),
         )  # fmt: skip
         digest.update(repr(facts).encode())
         return digest.hexdigest()[:20]

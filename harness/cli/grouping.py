@@ -24,7 +24,7 @@ GROUPS: dict[str, Groups] = {
             "defense_arg", "train_only", "adapter_rank", "tap", "batch_size", "distinct_labels", "shared_weights",
             "clients", "clients_per_round", "rounds", "steps_per_round", "sampling_rate", "learning_rate",
             "local_steps", "optimizer", "epochs", "client_examples", "sent_as", "batch_norm", "round", "rounds_seen",
-            "observations", "training", "weights", "server_state", "variates", "seed",
+            "same_data", "observations", "training", "weights", "server_state", "variates", "seed",
         ),
         "Attackers": ("attack_arg", "adversary", "prior", "labels", "update_model", "all_members"),
         "Data": ("data_root", "config"),

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from harness.attacks import ATTACKS, Attack, Reconstruction, reconstructing, run_attack, run_reference
 from harness.attacks.engine import REASONS, memory_of_row
+from harness.attacks.pooled import pooled
 from harness.base.devices import fitting, is_small, threads_of
 from harness.base.progress import progress
 from harness.base.version import SCHEMA_VERSION, __version__
@@ -47,12 +48,14 @@ class AttackRecord:
     """A reconstruction with what the recorder saw of it.
 
     ``tau`` (R, n): first strict iteration or the cap. ``snapshots``: iteration to images of the first rows.
+    ``looks``: of each round by itself, where rounds were pooled.
     """
 
     key: str
     reconstruction: Reconstruction
     tau: Tensor
     snapshots: dict[int, Tensor]
+    looks: Reconstruction | None = None
 
 
 def attack_scene(
@@ -73,8 +76,7 @@ def attack_scene(
     """
     attack = reconstructing(settings.build_attack())
     observation = scene.observation.known_to(attack.tier)
-    rows = observation.rows
-    truth = scene.truth.images.reshape(rows, -1, *scene.dataset.image_shape)
+    rows, truth = observation.rows, scene.of_rows
     key = _attack_key(settings, observation, truth)
     with folder.alone_with(key):
         if reuse or key in seen:
@@ -90,7 +92,18 @@ def attack_scene(
     own = smaller(settings).victims * (rows // len(scene.truth.labels))
     if own < rows:  # what a control of this cell would attack, as the result of attacking it alone
         _keep_first(own, record, settings, observation, truth, folder, seen)
-    return record
+    return record if scene.drawn is None else _of_clients(record, attack, observation, scene.drawn, chunk)
+
+
+def _of_clients(
+    record: AttackRecord, attack: Attack, observation: Observation, drawn: Tensor, chunk: int
+) -> AttackRecord:
+    """The same of all that clients hold, of whose rounds it is; an image came back when it first did in any round."""
+    assert observation.client is not None
+    made = pooled(attack, observation, record.reconstruction, chunk)
+    tau = torch.full((len(drawn), observation.client[1]), attack.max_iterations).to(record.tau)
+    tau.scatter_reduce_(1, drawn.flatten(1), record.tau.reshape(len(drawn), -1), "amin")
+    return AttackRecord(record.key, made, tau, {}, record.reconstruction)
 
 
 def _attacked(

@@ -23,7 +23,8 @@ _STILL = "no optimizer step was taken"
 
 def smaller(settings: CellSettings, **changes: object) -> CellSettings:
     """The same cell at the size of a control run, with some settings changed."""
-    victims = min(settings.victims, CONTROL_VICTIMS)
+    # The clients behind sums are those of a federation, all of which take part.
+    victims = settings.victims if settings.separates else min(settings.victims, CONTROL_VICTIMS)
     return settings.model_copy(update={"victims": victims, "seeds": settings.seeds[:1], **changes})
 
 
@@ -33,9 +34,10 @@ def positive_control(settings: CellSettings) -> CellSettings:
     tap = Tap.RAW if settings.tap in (Tap.CLIP, Tap.EXAMPLES) else settings.tap
     if tap.of_round and settings.together > 1:
         tap = Tap.SENT  # hiding among the others is no defense that is missing here
+    one = {"tap": Tap.SENT, "same_data": "batch"} if settings.separates else {"tap": tap}
     # Nor is anything random: one look shows what many do.
     return smaller(
-        settings, defense="none", defense_args={}, server_state=None, server_state_hash=None, tap=tap, noise_scale=1.0,
+        settings, defense="none", defense_args={}, server_state=None, server_state_hash=None, noise_scale=1.0, **one,
         **ONE_LOOK,
     )  # fmt: skip
 

@@ -21,12 +21,14 @@ from harness.base.words import Words, require_texts_for
 from harness.datasets import Dataset, Victims, divide, load_dataset, select_victims
 from harness.datasets.prior import Prior, fit_prior
 from harness.datasets.public import NONE
+from harness.evaluation.cohorts import Recovered, cohorts_of, of_cohort, recovered_from
 from harness.evaluation.played_round import Key, known_correction, round_context, server_state
 from harness.evaluation.reading import NOTHING, Reading, Remembered, known_batches, read_round
-from harness.evaluation.rounds_seen import combined, moved
+from harness.evaluation.rounds_seen import combined, drawn, moved, of_places, row_by_row
 from harness.evaluation.sending import CLIENTS, Sent, detectable, sent_by, tampering_of
 from harness.experiment import CellSettings
 from harness.federation.knowledge import carrying, coding_at, cut_at, noise_at, of_several
+from harness.federation.taps import Tap
 from harness.models import RowModel, words_of
 from harness.models.batch_norm import UNCOVERED, refusal
 from harness.observation import Clipping, Observation, Simulated, Simulation
@@ -109,6 +111,8 @@ class Scene:
     A tap that shows every example on its own gives one observation row per example; ``truth`` always has one row per
     victim (V, n), drawn from ``dataset``. ``detectable``: what clients could see of a server that tampers. ``owners``:
     (V,), whose examples a victim's are, where several victims may be one client in several rounds.
+    ``drawn``: (V, T, b), which of its examples a client took in each round, where it draws them; the observation then
+    has V * T rows. ``recovered``: what sums of other cohorts told of each client, where nothing else was seen.
     """
 
     observation: Observation
@@ -116,6 +120,17 @@ class Scene:
     dataset: Dataset
     detectable: Detectable | None = None
     owners: Tensor | None = None
+    drawn: Tensor | None = None
+    recovered: Recovered | None = None
+
+    @property
+    def of_rows(self) -> Tensor:
+        """The images (R, n, C, H, W) behind each row of the observation."""
+        if self.drawn is not None:
+            return of_places(self.truth, self.drawn.flatten(1)).images.reshape(
+                -1, self.drawn.shape[2], *self.dataset.image_shape
+            )
+        return self.truth.images.reshape(self.observation.rows, -1, *self.dataset.image_shape)
 
     @property
     def groups(self) -> np.ndarray | None:
@@ -132,7 +147,9 @@ class Scene:
         observation = self.observation.take(torch.arange(rows, device=self.observation.target.device))
         truth = Victims(self.truth.images[:count], self.truth.labels[:count], self.truth.indices[:count])
         owners = None if self.owners is None else self.owners[:count]
-        return replace(self, observation=observation, truth=truth, owners=owners)
+        drawn = None if self.drawn is None else self.drawn[:count]
+        recovered = self.recovered and self.recovered.first(count)
+        return replace(self, observation=observation, truth=truth, owners=owners, drawn=drawn, recovered=recovered)
 
     @property
     def uncovered(self) -> str | None:
@@ -254,7 +271,7 @@ class Stage:
         model.require_batch(settings.batch_size)
         if model.normalised and settings.build_optimizer().accumulate > 1:
             raise refusal(model.name, "a step takes several")
-        if model.normalised and settings.rounds_seen > 1:
+        if model.normalised and (settings.rounds_seen > 1 or settings.same_data != "batch"):
             raise refusal(model.name, "several rounds are combined")
         # All of them, beside what was read of each in parts and joined.
         needed = 3.0 * rows * model.layout.total * torch.finfo(getattr(torch, settings.dtype)).bits / 8
@@ -262,9 +279,12 @@ class Stage:
         weights = self.start(model, settings, keys)
         device, dtype = compute_on(settings.device), getattr(torch, settings.dtype)
         model.to(device, dtype)
-        weights, seen = weights.to(device, dtype), None
-        if sent is None:
-            observation = self._over_rounds(model, weights, truth, keys, settings, dataset)
+        weights, seen, recovered = weights.to(device, dtype), None, None
+        own = drawn(settings, keys) if settings.draws else None
+        if settings.separates:
+            observation, recovered = self._behind_sums(model, weights, truth, keys, settings, dataset)
+        elif sent is None:
+            observation = self._over_rounds(model, weights, truth, keys, settings, dataset, own)
         else:
             weights, seen = self._tampered(sent, model, weights, truth, settings)
             reading = self._played(model, weights, truth, keys, settings, sent)
@@ -273,24 +293,55 @@ class Stage:
         if room.prior:
             observation = replace(observation, prior=room.prior.to(device, dtype))
         # After the first of several rounds each victim has weights of its own.
-        if room.public and settings.networks_are_shared and settings.variates is None and settings.rounds_seen == 1:
+        alone = settings.rounds_seen == 1 and settings.same_data == "batch"
+        if room.public and settings.networks_are_shared and settings.variates is None and alone:
             observation = replace(observation, simulation=simulation(read_round, model, room.public, settings))
-        return Scene(observation, truth, dataset, seen)
+        return Scene(observation, truth, dataset, seen, drawn=own, recovered=recovered)
 
     def _over_rounds(
-        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings, others: Dataset
-    ) -> Observation:
-        """What is read of every round that is seen, with the weights that it begins with."""
-        rounds, before, kept = [], NOTHING, NOTHING
+        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,
+        others: Dataset, own: Tensor | None,
+    ) -> Observation:  # fmt: skip
+        """What is read of every round that is seen, with the weights that it begins with; ``own``: see
+        :attr:`Scene.drawn`."""
+        rounds, before, kept, used = [], NOTHING, NOTHING, truth
         for number in range(settings.rounds_seen):
             now = settings.in_round(number)
             if number:
                 last = settings.in_round(number - 1)
-                weights = self.next_weights(model, weights, truth, keys, last, others, before)
-            reading, before = self.look(model, weights, truth, keys, now, kept), kept
+                weights = self.next_weights(model, weights, used, keys, last, others, before)
+            used = truth if own is None else of_places(truth, own[:, number])
+            reading, before = self.look(model, weights, used, keys, now, kept), kept
             kept = reading.kept
-            rounds.append(self._observation(model, weights, reading, truth, keys, now))
-        return combined(rounds)
+            rounds.append(self._observation(model, weights, reading, used, keys, now))
+        return combined(rounds) if own is None else row_by_row(rounds, settings.distinct)
+
+    def _behind_sums(
+        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings, others: Dataset
+    ) -> tuple[Observation, Recovered]:
+        """The single updates that sums of other cohorts tell, as if each client's had been seen in the first round.
+
+        Raises:
+            UsageError: there is noise in the sums, of which nobody says what it becomes in single updates.
+        """
+        cohorts, clients = cohorts_of(settings), settings.victims
+        at, sums = weights[::clients], []
+        federations: list[Key] = [(seed, 0) for seed in settings.seeds]
+        for number in range(settings.rounds_seen):
+            now, used = settings.in_round(number), of_cohort(truth, cohorts[:, number])
+            reading = self.look(model, at, used, federations, now)
+            if self._observation(model, at, reading, used, federations, now).noise is not None:
+                raise UsageError(
+                    f"defense {settings.defense!r} adds noise to sums, which is not followed into single updates; "
+                    "leave --same-data out"
+                )
+            sums.append(reading.gradients)
+            if settings.same_data == "cohorts":
+                at = self.next_weights(model, at, used, federations, now, others)
+        single = settings.in_round(0).model_copy(update={"tap": Tap.SENT})
+        sent = self.look(model, weights, truth, keys, single).gradients
+        updates, recovered = recovered_from(torch.stack(sums, 1), cohorts, clients, sent)
+        return self._observation(model, weights, Reading(updates, {}), truth, keys, single), recovered
 
     def next_weights(
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,

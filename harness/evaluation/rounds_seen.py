@@ -1,4 +1,4 @@
-"""Several rounds of the same examples, by one who keeps every message: the model moves on between them.
+"""Several rounds of the same examples, or of the same client, by one who keeps every message: the model moves on.
 
 In every round the server averages the message that was seen with those of other clients, whose examples are new each
 time, and plain averaging moves the model. Noise is new in every round, and follows the defense's schedule.
@@ -104,6 +104,48 @@ def _apart(own: Tensor, size: int, count: int, key: tuple[int | str, ...]) -> Te
     for position in own:
         places += places >= position
     return places
+
+
+# A client that draws each round's examples from all that it has.
+
+
+def drawn(settings: CellSettings, keys: Sequence[Key]) -> Tensor:
+    """Which of its examples each client takes in each round that is seen: (V, T, b), different ones within a round."""
+    held, first = settings.distinct, settings.round
+    rounds = range(first, first + settings.rounds_seen)
+    orders = [[torch.randperm(held, generator=generator("drawn", *key, number)) for number in rounds] for key in keys]
+    return torch.stack([torch.stack(one)[:, : settings.examples] for one in orders])
+
+
+def of_places(truth: Victims, places: Tensor) -> Victims:
+    """The victims' examples in some of their places (V, b)."""
+    rows = torch.arange(len(places))[:, None]
+    return Victims(*(values[rows, places] for values in (truth.images, truth.labels, truth.indices)))
+
+
+def row_by_row(rounds: Sequence[Observation], held: int) -> Observation:
+    """Rounds in which clients train on other examples as one observation, a row (V * T) for each round of a client.
+
+    Args:
+        rounds: of the same V clients.
+        held: how many examples each of them has.
+
+    Raises:
+        UsageError: what is known of them differs from round to round in what attackers take to be the same.
+    """
+    first, count = rounds[0], len(rounds)
+
+    def rows(name: str) -> Tensor | None:
+        parts = [getattr(one, name) for one in rounds]
+        return None if parts[0] is None else torch.stack(parts, 1).flatten(0, 1)
+
+    alike = {name: _alike(name, [getattr(one, name) for one in rounds])
+             for name in ("clipping", "carrying", "cut", "sparse", "coding")}  # fmt: skip
+    if len({one.noise and one.noise.facts() for one in rounds}) > 1:
+        raise _changes("noise")
+    keys = [(*key, "round", number) for key in first.keys for number in range(count)]
+    named = {name: rows(name) for name in ("weights", "target", "labels", "correction", "certainty", "trained")}
+    return replace(first, keys=tuple(keys), client=(count, held), **named, **alike)
 
 
 # Rounds that were read one by one, as one observation.

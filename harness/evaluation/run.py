@@ -209,8 +209,13 @@ class Run:
 
     def _evaluate(self, settings: CellSettings, control: str | None) -> Scored:
         began = time.perf_counter()
-        scene = self.stage.set(settings)
         attack = settings.build_attack()
+        if settings.draws and isinstance(attack, Identifier):
+            raise UsageError(
+                f"attack {settings.attack!r} brings no images back that rounds of a client could be told by; choose "
+                "another, or --same-data batch"
+            )
+        scene = self.stage.set(settings)
         if settings.suite and (reason := attack.superfluous(scene.observation)):
             raise UsageError(reason)
         if isinstance(attack, Identifier):

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.attacks import reconstructing
+from harness.attacks import Reconstruction, reconstructing
 from harness.attacks.engine import REASONS
 from harness.evaluation.attacking import AttackRecord
 from harness.evaluation.identifying import IdentityScores
 from harness.evaluation.measure import measure, strict_rule
 from harness.evaluation.observe import Scene
+from harness.evaluation.rounds_seen import of_places
 from harness.experiment import CellSettings
 from harness.results import Control, LabelInference, Outcomes, Rate, Summary
 from harness.results.schema import Outcome, SuccessRule
@@ -183,14 +184,49 @@ def score(
         "steps_taken": per_victim["steps"],
     }
     known = scene.observation.known_to(attack.tier)
-    metrics |= _own(attack.measures(known, made.images, made.labels), metrics, victims)
+    looks = record.looks or made
+    metrics |= _own(attack.measures(known, looks.images, looks.labels), metrics, victims)
+    metrics |= _own(scene.recovered.measures() if scene.recovered else {}, metrics, victims)
+    if record.looks is not None:
+        metrics |= _beside_one_round(scene, record.looks, measured.success["strict"].reshape(victims, -1))
     return Scores(
         metrics, measured.missing, measured.success, ranking, swapped and swapped.lineup.p_value,
-        label_summary(labels, truth.labels, scene.dataset.labels, seed, groups=groups),
+        _labels_inferred(scene, labels, record.looks, seed),
         labels[rows, order].flatten().numpy(), per_victim["reasons"], per_victim["steps"], per_victim["evaluations"],
         per_victim["losses"], per_victim["first_losses"], order, victims, settings.clusters,
-        attack.doubt(known, made.images, made.labels), groups, repeats_of(indices),
+        attack.doubt(known, looks.images, looks.labels), groups, repeats_of(indices),
     )  # fmt: skip
+
+
+def _labels_inferred(scene: Scene, labels: Tensor, looks: Reconstruction | None, seed: int) -> LabelInference:
+    """How well labels (V, n) are inferred; where rounds were pooled, those of each round: a pool may lack some."""
+    truth, groups = scene.truth.labels, scene.groups
+    if looks is not None and scene.drawn is not None:
+        rounds = scene.drawn.shape[1]
+        truth = of_places(scene.truth, scene.drawn.flatten(1)).labels.reshape(looks.labels.shape)
+        labels = looks.labels
+        groups = (np.arange(len(scene.drawn)) if groups is None else groups).repeat(rounds)
+    return label_summary(labels, truth, scene.dataset.labels, seed, groups=groups)
+
+
+def _beside_one_round(scene: Scene, looks: Reconstruction, strict: np.ndarray) -> dict[str, np.ndarray]:
+    """Shares of what each client holds (V,) that come back: in its best round alone, how much more in all, and what no
+    round by itself brought back; and the share of a round's images that one look brings back."""
+    assert scene.drawn is not None
+    truth, made = scene.of_rows, looks.images
+    order = match(truth, made)
+    back = strict_rule(scene.dataset)(truth, made[torch.arange(len(made))[:, None], order]).cpu()
+    back = back.reshape(scene.drawn.shape)
+    held = strict.shape[1]
+    best = back.sum(2).amax(1).double().numpy() / held
+    ever = torch.zeros(strict.shape, dtype=torch.long).scatter_reduce_(
+        1, scene.drawn.flatten(1), back.flatten(1).long(), "amax"
+    )
+    new = (strict & ~ever.bool().numpy()).mean(1)
+    return {
+        "best_round": best, "above_best_round": strict.mean(1) - best, "new_over_rounds": new,
+        "round_by_itself": back.double().mean((1, 2)).numpy(),
+    }  # fmt: skip
 
 
 def _own(told: Mapping[str, Tensor], metrics: Mapping[str, np.ndarray], victims: int) -> dict[str, np.ndarray]:

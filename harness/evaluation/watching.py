@@ -140,7 +140,9 @@ def work_of(settings: CellSettings, early: bool = False) -> float:
     attack = settings.build_attack()
     if not isinstance(attack, Attack):
         return 0.0
-    images = settings.victims * len(settings.seeds) * settings.examples
+    images = (
+        settings.victims * len(settings.seeds) * settings.examples * (settings.rounds_seen if settings.draws else 1)
+    )
     each = getattr(attack.optimizer(), "inner_iterations", 1)
     iterations = early_iterations(attack) if early else attack.max_iterations
     return float(images * attack.starts * iterations * each)

@@ -318,7 +318,7 @@ def check(
 
 
 #: What a control that tests the attack has otherwise than its cell, beside the defense's own settings.
-_OF_A_CONTROL = ("defense", "noise_scale", "tap", "observations", "rounds_seen")
+_OF_A_CONTROL = ("defense", "noise_scale", "tap", "observations", "rounds_seen", "same_data")
 
 
 def _spares(skipped: GateCell, old: GateCell) -> bool:

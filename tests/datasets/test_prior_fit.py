@@ -147,3 +147,4 @@ def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
     whole = prior.place(coordinates, labels)
     for rows in ([0], [2], [0, 1], [2, 4], [0, 1, 3], [0, 2, 3, 5], list(range(8))):
         assert torch.equal(prior.place(coordinates[rows], labels[rows]), whole[rows]), rows
+    assert torch.allclose(prior.coordinates(whole, labels), coordinates, atol=1e-3)

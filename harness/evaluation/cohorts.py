@@ -1,0 +1,151 @@
+"""Sums of other cohorts in each round, and the single updates behind them, by one who knows who took part.
+
+A secure sum hides a client among those of its round. Where the same clients come again in other rounds, each with the
+same update, the sums are a linear system. Sources: Lam et al., "Gradient Disaggregation: Breaking Privacy in Federated
+Learning by Reconstructing the User Participant Matrix" (ICML 2021); Marchand et al., "SRATTA: Sample Re-ATTribution
+Attack of Secure Aggregation in Federated Learning" (ICML 2023).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from harness.base.errors import UsageError
+from harness.base.randomness import generator
+from harness.datasets import Victims
+from harness.experiment import CellSettings
+
+_WHOLE, _LEAST = 1e-8, 1e-30
+
+
+@dataclass(frozen=True)
+class Separated:
+    """What sums tell of N clients.
+
+    Attributes:
+        updates: (N, P) float64, of least length among those that fit the sums best.
+        determined: (N,), whose update the sums leave no choice of.
+        rank: of the linear system, at most N.
+        gain: (N,), by how much independent errors of deviation 1 in every sum become larger in a client's update.
+    """
+
+    updates: Tensor
+    determined: Tensor
+    rank: int
+    gain: Tensor
+
+
+def taking_part(cohorts: Sequence[Sequence[str]]) -> tuple[list[str], Tensor]:
+    """The names of all clients (N), sorted, and who took part: (R, N) float64 of zeros and ones.
+
+    Args:
+        cohorts: the clients of each round, by name.
+
+    Raises:
+        UsageError: there is no round, one has no client, or one lists a client twice.
+    """
+    if not cohorts:
+        raise UsageError("no round of sums; give the clients of each round")
+    for number, cohort in enumerate(cohorts):
+        twice = [name for name in cohort if cohort.count(name) > 1]
+        if not cohort:
+            raise UsageError(f"round {number} has no clients; give its cohort, or leave its sum out")
+        if twice:
+            raise UsageError(f"client {twice[0]!r} stands twice in round {number}; list each client once")
+    names = sorted({name for cohort in cohorts for name in cohort})
+    place = {name: number for number, name in enumerate(names)}
+    part = torch.zeros(len(cohorts), len(names), dtype=torch.float64)
+    for number, cohort in enumerate(cohorts):
+        part[number, [place[name] for name in cohort]] = 1.0
+    return names, part
+
+
+def separated(sums: Tensor, part: Tensor) -> Separated:
+    """The clients' updates behind the sums of several rounds, as far as they are determined.
+
+    Args:
+        sums: (R, P), of the updates of each round's clients.
+        part: (R, N), the share of each client's update in each sum; 0 for those who took no part.
+
+    Raises:
+        UsageError: there are other cohorts than sums, or something is no number.
+    """
+    if len(sums) != len(part):
+        raise UsageError(f"{len(sums)} sums of {len(part)} cohorts; give the cohort of every round, and no other")
+    if not (sums.isfinite().all() and part.isfinite().all()):
+        raise UsageError("sums or cohorts hold NaN or infinity; leave such rounds out")
+    inverse = torch.linalg.pinv(part.double())
+    resolved = inverse @ part.double()
+    return Separated(
+        inverse @ sums.double(),
+        (resolved.diagonal() - 1).abs() < _WHOLE,
+        int(torch.linalg.matrix_rank(part.double())),
+        inverse.norm(dim=1),
+    )
+
+
+# The same of a cell, whose victims are all clients of a federation for each seed.
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What the sums of a cell told of its clients (V,).
+
+    Attributes:
+        determined: whose update the sums leave no choice of.
+        rank: of the linear system of the client's federation.
+        error: how far each update is from the one that was sent in the first round, as a share of its length.
+    """
+
+    determined: Tensor
+    rank: Tensor
+    error: Tensor
+
+    def measures(self) -> Mapping[str, Tensor]:
+        """Return them as metrics of victims."""
+        return {"determined": self.determined.double(), "rank": self.rank.double(), "update_error": self.error}
+
+    def first(self, count: int) -> "Recovered":
+        """Return those of the first clients."""
+        return Recovered(self.determined[:count], self.rank[:count], self.error[:count])
+
+
+def cohorts_of(settings: CellSettings) -> Tensor:
+    """Which clients of each federation take part in each round, at random: (F, R, K) of a federation's V / F."""
+    numbers = range(settings.round, settings.round + settings.rounds_seen)
+    each = settings.in_round(0).together
+    return torch.stack([
+        torch.stack([torch.randperm(settings.victims, generator=generator("cohort", seed, number))[:each]
+                     for number in numbers])
+        for seed in settings.seeds
+    ])  # fmt: skip
+
+
+def of_cohort(truth: Victims, cohort: Tensor) -> Victims:
+    """The examples (F, K * n) of a round's clients (F, K) in each federation, one client's after another's."""
+    federations = len(cohort)
+
+    def chosen(values: Tensor) -> Tensor:
+        of_each = values.unflatten(0, (federations, -1))
+        return of_each[torch.arange(federations)[:, None], cohort].flatten(1, 2)
+
+    return Victims(*(chosen(values) for values in (truth.images, truth.labels, truth.indices)))
+
+
+def recovered_from(sums: Tensor, cohorts: Tensor, clients: int, sent: Tensor) -> tuple[Tensor, Recovered]:
+    """The clients' updates (V, P) behind means of cohorts, and what they are worth.
+
+    Args:
+        sums: (F, R, P), the mean of each round's cohort.
+        cohorts: (F, R, K) of so many ``clients`` in each federation.
+        sent: (V, P), what each client sent, for the error alone.
+    """
+    part = torch.zeros(*cohorts.shape[:2], clients, dtype=torch.float64).scatter_(2, cohorts, 1 / cohorts.shape[2])
+    found = [separated(*one) for one in zip(sums.cpu(), part, strict=True)]
+    updates = torch.cat([one.updates for one in found])
+    true = sent.cpu().double()
+    error = (updates - true).norm(dim=1) / true.norm(dim=1).clamp_min(_LEAST)
+    ranks = torch.tensor([one.rank for one in found]).repeat_interleave(clients)
+    return updates.to(sent), Recovered(torch.cat([one.determined for one in found]), ranks, error)
