@@ -34,6 +34,7 @@ from harness.scoring import (
 from harness.scoring.images import best_first, draws_of, repeats_of
 from harness.scoring.lineup import MANY
 from harness.scoring.success import brings_back
+from harness.scoring.texts import crowding
 
 LPIPS_UNASKED = "not computed for controls"
 
@@ -184,6 +185,9 @@ def score(
     }
     known = scene.observation.known_to(attack.tier)
     metrics |= _own(attack.measures(known, made.images, made.labels), metrics, victims)
+    if scene.dataset.words is not None and "width" in metrics:
+        width = metrics["width"]
+        metrics |= crowding(truth.images.reshape(len(width), -1, *scene.dataset.image_shape), width)
     return Scores(
         metrics, measured.missing, measured.success, ranking, swapped and swapped.lineup.p_value,
         label_summary(labels, truth.labels, scene.dataset.labels, seed, groups=groups),
