@@ -41,6 +41,9 @@ from harness.scoring.texts import rouge
 
 WORKER = Path(__file__).with_name("dager_worker.py")
 SIZES = (1, 4, 8, 16, 32)
+#: Texts of one length that DAGER tries, as it is shipped.
+SHIPPED = 10_000_000
+_COLUMNS = ("pairs", "rouge1", "rouge2", "seconds")
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def by_dager(batch: Batch, asked: argparse.Namespace) -> dict[str, Any]:
             return {"texts": [], "seconds": time.perf_counter() - begun, "error": f"stopped after {asked.limit} s"}
     if done.returncode:
         raise SystemExit(done.stderr[-2_000:])
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1]) | {"tries": asked.tries}
 
 
 def judged(batch: Batch, made: list[list[int]]) -> dict[str, float]:
@@ -127,11 +130,16 @@ def table(lines: list[dict[str, Any]]) -> str:
     ]
     for size, attack in sorted({(line["size"], line["attack"]) for line in lines}):
         own = [line for line in lines if (line["size"], line["attack"]) == (size, attack)]
-        one, two, seconds, pairs = (np.array([line[of] for line in own]) for of in ("rouge1", "rouge2", "seconds", "pairs"))
+        pairs, one, two, seconds = (np.array([line[of] for line in own]) for of in _COLUMNS)
         exact, failed = sum(line["exact"] for line in own), sum("error" in line for line in own)
         rows.append(
             f"| `{attack}` | {size} | {len(own)} | {pairs.min()} to {pairs.max()} | {exact} of {size * len(own)} | "
             f"{one.mean():.3f} | {two.mean():.3f} | {np.median(seconds):.0f} | {failed} |"
+        )
+    hours = [line["search"] * SHIPPED / line["tries"] / 3600 for line in lines if line["size"] > 1 and "search" in line]
+    if hours:
+        rows.append(
+            f"\nWith {SHIPPED:,} tries, a batch of several would take DAGER about {np.median(hours):.0f} hours."
         )
     return "\n".join(rows)
 
@@ -141,7 +149,9 @@ def main() -> None:
     read.add_argument("runs", type=Path, help="a line of JSON for each batch")
     read.add_argument("--dager", type=Path, help="a clone of its repository")
     read.add_argument("--python", type=Path, default=Path(sys.executable), help="of its environment")
-    read.add_argument("--tries", type=int, default=3_000, help="texts of one length that DAGER tries; 10,000,000 there")
+    read.add_argument(
+        "--tries", type=int, default=3_000, help=f"texts of one length that DAGER tries, {SHIPPED:,} as it ships"
+    )
     read.add_argument("--limit", type=int, default=600, help="seconds of one batch of DAGER")
     read.add_argument("--minutes", type=float, default=60)
     read.add_argument("--batches", type=int, default=20, help="of each size")
@@ -161,7 +171,8 @@ def main() -> None:
                 if (attack, size, number) in done or time.perf_counter() - begun > 60 * asked.minutes:
                     continue
                 made = run(batch)
-                line = {"attack": attack, "size": size, "number": number, "pairs": batch.pairs, **judged(batch, made.pop("texts")), **made}
+                line = {"attack": attack, "size": size, "number": number, "pairs": batch.pairs}
+                line |= judged(batch, made.pop("texts")) | made
                 lines.append(line)
                 with asked.runs.open("a") as file:
                     file.write(json.dumps(line) + "\n")

@@ -30,7 +30,8 @@ def test_rouge_is_that_of_the_library_given_the_same_tokens() -> None:
 
 
 def test_rouge_of_short_and_empty_texts() -> None:
-    truth, made = torch.tensor([[5, 0], [5, 0], [0, 0], [0, 0], [5, 6]]), torch.tensor([[5, 0], [6, 0], [0, 0], [5, 0], [0, 0]])
+    truth = torch.tensor([[5, 0], [5, 0], [0, 0], [0, 0], [5, 6]])
+    made = torch.tensor([[5, 0], [6, 0], [0, 0], [5, 0], [0, 0]])
     for length in (1, 2):
         assert rouge(truth, made, length).tolist() == [1, 0, 1, 0, 0]
 
