@@ -36,7 +36,7 @@ def nonnegative(columns: Tensor, wanted: Tensor, start: Tensor | None = None) ->
         for count in _JOIN:
             tried = used.clone()
             tried[joining[:count]] = True
-            tried, found = _settled(columns, wanted, tried)
+            tried, found = _settled(columns, wanted, tried, weights if count == 1 else None)
             left = wanted - columns @ found
             if left.norm() < rest.norm() * (1 - 1e-12):
                 used, weights, rest = tried, found, left
@@ -46,9 +46,16 @@ def nonnegative(columns: Tensor, wanted: Tensor, start: Tensor | None = None) ->
     return weights / scale
 
 
-def _settled(columns: Tensor, wanted: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
-    """Those of the used columns (N,) that stay where negative ones leave, and their weights (N,)."""
-    weights = torch.zeros(columns.shape[1], dtype=columns.dtype)
+def _settled(
+    columns: Tensor, wanted: Tensor, used: Tensor, weights: Tensor | None = None
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Those of the used columns (N,) that stay where negative ones leave, and their weights (N,).
+
+    Args:
+        weights: (N,), from which a way without negative weights is taken, so that none leaves that is needed: the slow
+            and sure way. None for all at once.
+    """
+    made = torch.zeros(columns.shape[1], dtype=columns.dtype)
     while used.any():
         own = columns[:, used]
         factor, failed = torch.linalg.cholesky_ex(own.T @ own)
@@ -56,9 +63,15 @@ def _settled(columns: Tensor, wanted: Tensor, used: Tensor) -> tuple[Tensor, Ten
             found = torch.linalg.lstsq(own, wanted[:, None], driver="gelsd").solution[:, 0]
         else:
             found = torch.cholesky_solve((own.T @ wanted)[:, None], factor)[:, 0]
-        if bool((found > 0).all()):
-            weights[used] = found
+        leaving = found <= 0
+        if not bool(leaving.any()):
+            made[used] = found
             break
+        if weights is not None:
+            before, weights = weights[used], weights.clone()
+            far = (before / (before - found)).nan_to_num(0.0).where(leaving, torch.inf)
+            weights[used] = before + far.min() * (found - before)
+            leaving = far <= far.min()
         used = used.clone()
-        used[used.nonzero()[:, 0][found <= 0]] = False
-    return used, weights
+        used[used.nonzero()[:, 0][leaving]] = False
+    return used, made
