@@ -1,7 +1,7 @@
 """Least squares with weights that are not negative, for a few hundred equations of thousands of columns.
 
-As Lawson and Hanson do it (1974), but several columns join at once, and all that turn negative leave at once, as long as
-that comes nearer; a start from the last solution of like equations saves most steps. The solution is theirs.
+As Lawson and Hanson do it (1974), but several columns join at once, and all that turn negative leave at once, as long
+as that comes nearer; a start from the last solution of like equations saves most steps. The solution is theirs.
 """
 
 import torch

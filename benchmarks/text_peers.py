@@ -15,10 +15,12 @@ import harness  # noqa: F401  (before torch, which reads at its start what this 
 # isort: split
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -79,11 +81,22 @@ class Batch:
         return Observation(self.model, weights, self.model.gradient(weights, images, labels), self.size, (key,))
 
 
-def by_span(batch: Batch) -> dict[str, Any]:
-    """Texts in token numbers and seconds of the processor, as by :func:`by_dager`."""
+def by_span(batch: Batch, limit: float) -> dict[str, Any]:
+    """Texts in token numbers and seconds of the processor, as by :func:`by_dager`; none where it takes too many."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGPROF, stop)
     seen, begun = batch.observation, time.process_time()
-    made = run_attack(Span(), seen).images
-    return {"texts": tokens_of(made).view(batch.size, -1).tolist(), "seconds": time.process_time() - begun}
+    signal.setitimer(signal.ITIMER_PROF, limit)
+    try:
+        made = tokens_of(run_attack(Span(), seen).images).view(batch.size, -1).tolist()
+    except TimeoutError:
+        return {"texts": [], "seconds": limit, "error": f"stopped after {limit:g} s"}
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    return {"texts": made, "seconds": time.process_time() - begun}
 
 
 def by_dager(batch: Batch, asked: argparse.Namespace) -> dict[str, Any]:
@@ -152,7 +165,9 @@ def main() -> None:
     read.add_argument(
         "--tries", type=int, default=3_000, help=f"texts of one length that DAGER tries, {SHIPPED:,} as it ships"
     )
-    read.add_argument("--limit", type=int, default=600, help="seconds of one batch of DAGER")
+    read.add_argument(
+        "--limit", type=int, default=600, help="seconds of one batch: of the processor for span, elapsed for DAGER"
+    )
     read.add_argument("--minutes", type=float, default=60)
     read.add_argument("--batches", type=int, default=20, help="of each size")
     read.add_argument("--sizes", type=int, nargs="+", default=SIZES)
@@ -163,7 +178,9 @@ def main() -> None:
     private = divide(data, "notes", "auto", data_root(None)).private
     lines = [json.loads(line) for line in asked.runs.read_text().splitlines()] if asked.runs.exists() else []
     done, begun = {(line["attack"], line["size"], line["number"]) for line in lines}, time.perf_counter()
-    attacks = {"span": by_span} | ({"dager": lambda batch: by_dager(batch, asked)} if asked.dager else {})
+    attacks: dict[str, Callable[[Batch], dict[str, Any]]] = {"span": lambda batch: by_span(batch, asked.limit)}
+    if asked.dager:
+        attacks["dager"] = lambda batch: by_dager(batch, asked)
     for number in range(asked.batches):
         for size in asked.sizes:
             batch = Batch(size, number, private, model)
