@@ -74,7 +74,7 @@ class Dataset:
         return channels, height, width
 
     def unlabelled(self) -> "Dataset":
-        """The same with label 0 everywhere, of two classes: what a network that predicts the next word is given."""
+        """Return the same with label 0 of two classes: what a network that predicts the next word is given."""
         return replace(self, labels=torch.zeros_like(self.labels), class_names=("any", "none"))
 
     def take(self, positions: Tensor) -> "Dataset":
