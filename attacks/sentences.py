@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from scipy.optimize import nnls
 from torch import Tensor, nn
 
+from harness.attacks.nonnegative import nonnegative
 from harness.attacks.token_layers import outside, row_space, token_layer, vectors_at
 from harness.attacks.token_rows import tables_of
 from harness.base.errors import UsageError
@@ -192,12 +192,14 @@ class Guess:
 
     Attributes:
         there: (N,), how much each pair is in its text. gain: (H,), the derivative by what each head says, times that,
-            on average over the text. said: (0 or 2,), along the directions that are not known.
+            on average over the text. said: (0 or 2,), along the directions that are not known. found: all numbers that
+            the last step solved for, from which the next one starts; None before the first.
     """
 
     there: Tensor
     gain: Tensor
     said: Tensor
+    found: Tensor | None = None
 
     @classmethod
     def first(cls, pairs: Pairs, heard: Listening) -> "Guess":
@@ -358,15 +360,14 @@ def _nearer(pairs: Pairs, heard: Listening, guess: Guess) -> Guess | None:
     scale = columns.norm(dim=0).mean() / derivatives.norm(dim=0).clamp_min(1e-300)
     either = derivatives * scale
     known = torch.cat([columns[:, others], either, -either], 1)
-    try:
-        found = torch.from_numpy(nnls(known.numpy(), -columns[:, own].numpy(), maxiter=50 * known.shape[1])[0])
-    except (RuntimeError, ValueError):  # it does not end, or a step went beyond all numbers
+    found = nonnegative(known, -columns[:, own], guess.found)
+    if found is None:  # a step went beyond all numbers
         return None
     there = torch.zeros_like(guess.there)
     there[others], there[own] = found[: len(others)], 1.0
     more, less = found[len(others) :].chunk(2)
     gain, said = ((more - less) * scale).split([len(guess.gain), len(guess.said)])
-    return Guess(there, guess.gain + gain, guess.said + said)
+    return Guess(there, guess.gain + gain, guess.said + said, found)
 
 
 def _best(places: list[Listening], pairs: Pairs) -> list[Listening]:

@@ -61,10 +61,13 @@ class Span(ClosedForm):
         return torch.stack(side_by_side(of_row, range(observation.rows), alone)).to(observation.target)
 
     def measures(self, observation: Observation, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Of adapters, how many tokens their rank lets anyone tell."""
+        """Of adapters, how many tokens their rank lets anyone tell; of others, the width of the layer that reads tokens
+        and the rank of its gradient."""
         layers, parts = layers_of(observation.model), observation.model.layout.split(observation.target)
         if not layers:
-            return {}
+            layer = token_layer(observation.model, "span")
+            rank = torch.tensor([len(row_space(gradient)) for gradient in parts[layer.weight]])
+            return {"width": torch.full_like(rank, layer.width), "rank": rank}
         most = [
             most_tokens(readings(layers, {one.weight: parts[one.weight][row] for one in layers}))
             for row in range(observation.rows)

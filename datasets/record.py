@@ -73,6 +73,10 @@ class Dataset:
         channels, height, width = self.images.shape[1:]
         return channels, height, width
 
+    def unlabelled(self) -> "Dataset":
+        """Return the same with label 0 of two classes: what a network that predicts the next word is given."""
+        return replace(self, labels=torch.zeros_like(self.labels), class_names=("any", "none"))
+
     def take(self, positions: Tensor) -> "Dataset":
         """The examples at some positions (n,), in the given order, under the same name and with the same classes."""
         clients = None if self.clients is None else self.clients[positions]

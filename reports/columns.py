@@ -304,6 +304,8 @@ WIDE = (
     *_WHO,
     Column("RMSE med/mean", error, concerns=lambda cell: reconstructs(cell) and not is_of_texts(cell)),
     *OTHER_ERRORS,
+    Column("ROUGE-1", metric("rouge1", 3), right=True, concerns=is_of_texts),
+    Column("ROUGE-2", metric("rouge2", 3), right=True, concerns=is_of_texts),
     Column("PSNR", metric("psnr", 1), right=True, concerns=is_of_images),
     Column("labels", label_accuracy, right=True, concerns=reconstructs),
     Column("tau", metric("tau", 0), right=True, concerns=reconstructs),

@@ -31,6 +31,7 @@ from harness.federation.knowledge import carrying, coding_at, cut_at, noise_at, 
 from harness.federation.taps import Tap
 from harness.models import RowModel, words_of
 from harness.models.batch_norm import UNCOVERED, refusal
+from harness.models.next_word import predicts_next
 from harness.observation import Clipping, Observation, Simulated, Simulation
 from harness.own_sources import is_of_others, own_sources
 from harness.results import Detectable
@@ -181,15 +182,20 @@ class Stage:
     def __init__(self, data_root: Path, chunk: int) -> None:
         self.data_root, self.chunk = data_root, chunk
         self._datasets: dict[tuple[str, Words | None], Dataset] = {}
-        self._rooms: dict[tuple[str, str, Words | None], Room] = {}
+        self._unlabelled: dict[tuple[str, Words | None], Dataset] = {}
+        self._rooms: dict[tuple[str, str, Words | None, int], Room] = {}
         self._scenes: dict[tuple[str, int], Scene] = {}
 
     def dataset(self, name: str, model: str | None = None) -> Dataset:
-        """A dataset, loaded at its first use; its texts are read by the tokenizer of a model that brings one."""
+        """A dataset, loaded at its first use; its texts are read by the tokenizer of a model that brings one, and have
+        no topics where it predicts the next word."""
         words = words_of(model)
         if (name, words) not in self._datasets:
             self._datasets[name, words] = load_dataset(name, self.data_root, words=words)
-        return self._datasets[name, words]
+        found = self._datasets[name, words]
+        if model is None or found.words is None or not predicts_next(model, found.image_shape):
+            return found
+        return self._unlabelled.setdefault((name, words), found.unlabelled())
 
     def mended(self, reason: str) -> str:
         """Why a cell is impossible, in words of who asked for it."""
@@ -207,7 +213,7 @@ class Stage:
         """
         name, choice = settings.dataset, settings.prior
         whole = self.dataset(name, settings.model)
-        key = name, choice, whole.words
+        key = name, choice, whole.words, whole.num_classes
         if key not in self._rooms:
             if choice == NONE:
                 return Room(whole, None)

@@ -35,6 +35,7 @@ from harness.scoring import (
 from harness.scoring.images import best_first, draws_of, repeats_of
 from harness.scoring.lineup import MANY
 from harness.scoring.success import brings_back
+from harness.scoring.texts import crowding
 
 LPIPS_UNASKED = "not computed for controls"
 
@@ -189,6 +190,9 @@ def score(
     metrics |= _own(scene.recovered.measures() if scene.recovered else {}, metrics, victims)
     if record.looks is not None:
         metrics |= _beside_one_round(scene, record.looks, measured.success["strict"].reshape(victims, -1))
+    if scene.dataset.words is not None and "width" in metrics:
+        width = metrics["width"]
+        metrics |= crowding(truth.images.reshape(len(width), -1, *scene.dataset.image_shape), width)
     return Scores(
         metrics, measured.missing, measured.success, ranking, swapped and swapped.lineup.p_value,
         _labels_inferred(scene, labels, record.looks, seed),

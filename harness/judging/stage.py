@@ -222,7 +222,7 @@ def kin_of(clients: Sequence[CapturedClients], choice: str, root: Path) -> Kin:
     if record.data == "text":
         data = of_their_kind(data, record, choice, words)
         if isinstance(build_module(record.model, record.shape, record.classes, seed=0), NextWord):
-            data = replace(data, labels=torch.zeros_like(data.labels), class_names=("any", "none"))
+            data = data.unlabelled()
     mend = "use data of the same kind as the clients'"
     if data.image_shape != tuple(record.image_shape):
         raise UsageError(

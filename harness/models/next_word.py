@@ -1,14 +1,21 @@
 """Networks that predict the next word, as networks of two classes of which all texts have the first."""
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.base.errors import UsageError
-from harness.base.words import PAD
+from harness.base.words import MOST_WORDS, PAD, tokens_of
+from harness.models.networks import MODELS, ImageShape, build_module
+from harness.models.text_transformer import places_in
 
 # Of a loss: below that no logit says it.
 _LEAST = 1e-6
+_WIDTH = 384
+#: Of such a network; every text has the first.
+CLASSES = 2
 
 
 class NextWord(nn.Module):
@@ -38,3 +45,62 @@ class NextWord(nn.Module):
         there = (tokens[:, :-1] != PAD).to(lost)
         loss = ((lost * there).sum(1) / there.sum(1).clamp_min(1.0)).clamp_min(_LEAST)
         return torch.stack([torch.zeros_like(loss), loss + torch.log(-torch.expm1(-loss))], 1)
+
+
+@lru_cache(maxsize=16)
+def predicts_next(name: str, image_shape: ImageShape) -> bool:
+    """Whether the network of a name, for texts of a shape, is a :class:`NextWord`."""
+    try:
+        return isinstance(build_module(name, image_shape, CLASSES, seed=0), NextWord)
+    except UsageError:  # which who needs the network will see
+        return False
+
+
+class Writer(nn.Module):
+    """Logits (B, T, V) of tokens (B, T): two layers of attention, each place by the places up to it."""
+
+    def __init__(self, vocabulary: int, places: int) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.words = nn.Embedding(vocabulary, _WIDTH)
+        self.places = nn.Parameter(torch.randn(1, places, _WIDTH) * 0.02)
+        nn.init.normal_(self.words.weight, std=0.02)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(_WIDTH, 6, 2 * _WIDTH, 0.0, "gelu", batch_first=True, norm_first=True)
+            for _ in range(2)
+        )
+        self.norm, self.head = nn.LayerNorm(_WIDTH), nn.Linear(_WIDTH, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.words(tokens.clamp_max(self.vocabulary - 1)) + self.places
+        later = torch.ones(2 * tokens.shape[1:], dtype=torch.bool, device=tokens.device).triu(1)
+        for layer in self.layers:
+            hidden = layer(hidden, src_mask=later)
+        return self.head(self.norm(hidden))
+
+
+class TextWriter(NextWord):
+    """:class:`Writer` of texts as images (B, 1, BITS, T).
+
+    Attributes:
+        vocabulary: how many token numbers there are.
+    """
+
+    def __init__(self, network: Writer) -> None:
+        super().__init__(network)
+        self.vocabulary = network.vocabulary
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens_of(tokens))
+
+
+@MODELS.register("text_writer")
+def text_writer(image_shape: ImageShape, classes: int) -> nn.Module:
+    """It predicts the next word: two causal layers, width 384 and 1,024 words (about 3.2 million parameters)."""
+    places = places_in("text_writer", image_shape)
+    if classes != CLASSES:
+        raise UsageError(
+            f"model 'text_writer' predicts next words and has {CLASSES} classes, not {classes}; attack it with harness "
+            "evaluate, or train text_transformer"
+        )
+    return TextWriter(Writer(MOST_WORDS, places))

@@ -3,7 +3,7 @@
 This is the only room of the harness that sees the truth. Tensors come in, plain numpy and numbers go out.
 """
 
-from harness.scoring import metrics  # noqa: F401  (imported to register, in the order of documents)
+from harness.scoring import metrics, texts  # noqa: F401  (imported to register, in the order of documents)
 from harness.scoring.images import match, pairwise_mse
 from harness.scoring.lineup import Ranking, identity_test, lineup_test, swap_control
 from harness.scoring.metrics import METRICS, LpipsScorer, Metric, Pairs, TableScale, TextScale, measured

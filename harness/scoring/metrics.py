@@ -392,24 +392,3 @@ register(
         missing=_no_categorical, low_leaks=False,
     ),
 )  # fmt: skip
-
-
-# Metrics for texts.
-
-
-def _told(pairs: Pairs) -> Values:
-    assert isinstance(pairs.scale, TextScale)
-    return pairs.scale.told(pairs.truth, pairs.made)
-
-
-register(
-    # 1 where every token is right, in order.
-    Metric(
-        name="text_exact", measure=lambda pairs: (pairs.mse == 0).astype(np.float64), of="texts", title="exact",
-        digits=None, low_leaks=False, in_victims=True,
-    ),
-    # Share of a text's tokens that stand at their place.
-    Metric(
-        name="tokens_right", measure=_told, of="texts", title="tokens", digits=None, low_leaks=False, in_victims=True,
-    ),
-)  # fmt: skip

@@ -172,8 +172,10 @@ def test_the_rank_says_how_many_tokens_can_be_told(rank: int, trained: float, mo
     observation, _ = seen(network(notes, f"text_transformer_64+adapters({rank})"), notes, [[0], [1]], trained)
     empty = torch.zeros(2, 1)
     assert Span().measures(observation, empty, empty)["most_tokens"].tolist() == [most, most]
-    plain, _ = seen(network(notes, "text_transformer_64"), notes, [[0]])
-    assert Span().measures(plain, empty, empty) == {}
+    plain, tokens = seen(network(notes, "text_transformer_64"), notes, [[0], [1]])
+    told = Span().measures(plain, empty, empty)
+    assert told["width"].tolist() == [64, 64]
+    assert told["rank"].tolist() == (tokens != PAD).sum((1, 2)).tolist()
 
 
 def test_noise_is_told_from_a_text_and_breaks_nothing(notes: Dataset) -> None:

@@ -12,7 +12,10 @@ from harness.attacks.span import Span
 from harness.attacks.token_rows import TokenRows
 from harness.base.errors import UsageError
 from harness.base.words import TextShape, images_of, tokens_of
+from harness.evaluation.observe import Stage
+from harness.experiment import cell_settings
 from harness.models import NextWord, RowModel
+from harness.models.next_word import predicts_next
 from harness.observation import Observation
 
 FACTORY = """
@@ -81,3 +84,29 @@ def test_what_is_certain_has_a_loss_and_a_gradient() -> None:
 def test_a_network_without_logits_of_each_place_gets_one_line() -> None:
     with pytest.raises(UsageError, match=r"shape \(2, 7\) for tokens \(2, 12\); let its network give \(B, T, vocab"):
         NextWord(nn.Sequential(nn.Embedding(60, 3), nn.Flatten(), nn.Linear(36, 7)))(TEXTS)
+
+
+def test_the_network_of_the_project_learns_from_the_words_before_alone() -> None:
+    shape = TextShape(60, 12)
+    with pytest.raises(UsageError, match="predicts next words and has 2 classes, not 6"):
+        RowModel("text_writer", shape, 6)
+    model = RowModel("text_writer", shape, 2)
+    network = model.plain(model.initial_weights([(0, 0)])[0])
+    assert isinstance(network, NextWord) and predicts_next("text_writer", shape)
+    assert not predicts_next("text_transformer_64", shape)
+    other = TEXTS.clone()
+    other[:, 6:] = 17
+    before, after = (network.network(texts) for texts in (TEXTS, other))
+    torch.testing.assert_close(before[:, :6], after[:, :6])
+    assert not torch.allclose(before[:, 6:], after[:, 6:])
+
+
+def test_evaluate_gives_it_texts_without_topics(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, 8)
+    settings = cell_settings(dataset="notes", model="text_writer", attack="span", victims=2)
+    scene = stage.set(settings)
+    assert scene.dataset.num_classes == 2 and scene.truth.labels.unique().tolist() == [0]
+    made = run_attack(Span(), scene.observation)
+    assert torch.equal(made.images, scene.truth.images)
+    assert stage.dataset("notes", "text_transformer").num_classes == 6
+    assert stage.room(cell_settings(dataset="notes", model="text_transformer")).private.num_classes == 6

@@ -16,7 +16,7 @@ from harness.scoring.metrics import register
 PERFECT = {
     "rmse": 0, "rmse_raw": 0, "rmse_seed": 0, "l2dist": 0, "mse": 0, "psnr": 100, "ssim": 1, "lpips": 0,
     "continuous_rmse": 0, "continuous_within": 1, "categorical_accuracy": 1, "categories_all_right": 1,
-    "text_exact": 1, "tokens_right": 1,
+    "text_exact": 1, "tokens_right": 1, "rouge1": 1, "rouge2": 1,
 }  # fmt: skip
 IMAGES = torch.rand(3, 1, 16, 16, generator=torch.Generator().manual_seed(0))
 ROWS = torch.tensor([[0.1, 1.0, 0.0], [0.9, 0.0, 1.0], [0.4, 1.0, 0.0]])[:, None, None]
