@@ -1,7 +1,8 @@
 """Stages: losses that an attack descends one after the other, each from where the one before it ended.
 
-Updates of adaptive optimizers make losses that no start is near to. So where only signs are known, an attack begins
-with signs that are blurred. Which, the declared optimizer says (docs/attacks.md).
+Updates of adaptive optimizers make losses that no start is near to. So an attack begins with an easier one: where only
+signs are known, with signs that are blurred; where it plays several steps, with gradients at known points between the
+weights before and after. Which, the declared optimizer says (docs/attacks.md).
 """
 
 from dataclasses import dataclass, replace
@@ -42,7 +43,8 @@ class Stage:
         iterations: at most.
         blur: of signs, see :func:`signs`; None where none are compared.
         allowed: error of each coordinate that is read, in root mean squares of all; None for what rounding leaves.
-        path: whether local steps are taken at points that are known, since they are too many to be played.
+        path: whether local steps are taken at points that are known: before their own are, or since they are too many
+            to be played.
         both: whether the signs are of two steps, each at its own weights.
     """
 
@@ -88,6 +90,11 @@ def stages_of(observation: Observation, iterations: int) -> list[Stage]:
     if iterations > 1 and is_of_two(observation) and tells_both(observation)[0]:
         first = iterations - iterations // 3
         return [*(replace(one, both=True) for one in _sharpening(first)), Stage(iterations - first)]
+    # Adaptive steps are about as long whatever the gradients, so that the way between the weights says where they were
+    # taken. Steps of SGD are as long as the gradients: points on the way are far off, and images found there lead
+    # nowhere.
+    if observation.optimizer.name != "sgd" and iterations > 1:
+        return [Stage(iterations // 2, path=True), Stage(iterations - iterations // 2)]
     return [Stage(iterations)]
 
 

@@ -45,7 +45,7 @@ def with_signs_alone(observation: Observation, rows: list[int]) -> Observation:
         ("sgd:momentum=0.9", {}, [(40, False)]),
         ("sgd:momentum=0.9", {"local_steps": 2, "update_model": "path"}, [(40, False)]),
         ("sgd:momentum=0.9", {"local_steps": 2, "update_model": "unroll"}, [(40, False)]),
-        ("adam:lr=0.001", {"local_steps": 2, "update_model": "unroll"}, [(40, False)]),
+        ("adam:lr=0.001", {"local_steps": 2, "update_model": "unroll"}, [(20, True), (20, False)]),
         ("adam:lr=0.001", {}, [(40, False)]),
         ("sgd:momentum=0.9", {"local_steps": 17, "update_model": "unroll"}, [(40, True)]),
     ],
@@ -149,10 +149,18 @@ def test_many_steps_share_the_points_of_a_path(optimizer: str, tmp_path: Path) -
 
 
 def test_steps_with_momentum_are_played_from_the_first_iteration(tmp_path: Path) -> None:
-    """Who takes gradients on the straight line between the weights first never comes back from where that leads."""
+    """Of SGD: who takes gradients on the straight line between the weights first, never comes back from there."""
     made = scene("sgd:lr=0.1,momentum=0.9", tmp_path, model="lenet", victims=4, local_steps=2, update_model="unroll")
     images = run_attack(CPL(max_iterations=100), made.observation).images
     assert (images - made.truth.images).flatten(2).square().mean(2).sqrt().max() < 0.1
+
+
+def test_an_unrolled_adaptive_optimizer_begins_where_the_path_ended(tmp_path: Path) -> None:
+    seen = scene("adam:lr=0.001", tmp_path, local_steps=3, update_model="unroll").observation
+    way = run_attack(CPL(max_iterations=4), replace(seen, update_model="path"))
+    own = run_attack(CPL(max_iterations=8), seen)
+    began = run_attack(CPL(max_iterations=1), seen)
+    assert (own.initial_loss < began.initial_loss).all() and (own.iterations > way.iterations).all()
 
 
 def test_a_row_is_finished_when_its_lightest_step_is(tmp_path: Path) -> None:
