@@ -23,6 +23,7 @@ def test_an_observation_holds_these_facts_and_no_others() -> None:
         "model", "weights", "target", "examples", "keys", "learning_rate", "local_steps", "update_model", "clipping",
         "sparse",
         "optimizer", "reading", "certainty",  # how clients step, and what of a step can be read at all
+        "client",  # how many rounds are of one client, and how many examples it holds: not which it used
         "places",  # which examples are the same, where a client passes over its own several times
         "labels",  # only when the adversary is declared to know them
         "correction",  # only when the adversary knows a SCAFFOLD client's variate from earlier rounds

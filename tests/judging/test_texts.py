@@ -173,7 +173,7 @@ def test_nothing_of_a_text_reaches_an_attack(tmp_path: Path) -> None:
 TOLD = {
     "model", "weights", "target", "examples", "keys", "learning_rate", "local_steps", "update_model", "optimizer",
     "reading", "certainty", "places", "clipping", "labels", "sparse", "correction", "batches", "columns", "noise",
-    "carrying", "cut", "prior", "simulation", "coding", "disguises", "trained",
+    "carrying", "cut", "prior", "simulation", "coding", "disguises", "trained", "client",
 }  # fmt: skip
 
 
