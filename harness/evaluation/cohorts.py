@@ -18,6 +18,7 @@ from harness.datasets import Victims
 from harness.experiment import CellSettings
 
 _WHOLE, _LEAST = 1e-8, 1e-30
+_EXACT = 1e-4
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,16 @@ class Recovered:
     determined: Tensor
     rank: Tensor
     error: Tensor
+
+    @property
+    def doubt(self) -> str | None:
+        """Why who fails on these updates has not failed on the sums: they are not those that were sent."""
+        if float(self.error.max()) <= _EXACT:
+            return None
+        return (
+            f"updates are read off sums with an error of {float(self.error.mean()):.2g} of their length: who fails on "
+            "them says nothing of the sums"
+        )
 
     def measures(self) -> Mapping[str, Tensor]:
         """Return them as metrics of victims."""

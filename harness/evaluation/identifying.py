@@ -118,7 +118,7 @@ def identify_scene(
         ranking,
         swapped and swapped.lineup.p_value,
         lineups.evaluations,
-        lineups.doubt(),
+        scene.doubt or lineups.doubt(),
         settings.clusters,
         scene.groups,
         scene.dataset.words is not None,

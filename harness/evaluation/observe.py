@@ -125,6 +125,11 @@ class Scene:
     recovered: Recovered | None = None
 
     @property
+    def doubt(self) -> str | None:
+        """Why no attack that fails here says anything; None where it does."""
+        return self.recovered and self.recovered.doubt
+
+    @property
     def of_rows(self) -> Tensor:
         """The images (R, n, C, H, W) behind each row of the observation."""
         if self.drawn is not None:
@@ -338,8 +343,8 @@ class Stage:
             reading = self.look(model, at, used, federations, now)
             if self._observation(model, at, reading, used, federations, now).noise is not None:
                 raise UsageError(
-                    f"defense {settings.defense!r} adds noise to sums, which is not followed into single updates; "
-                    "leave --same-data out"
+                    f"what defense {settings.defense!r} adds or leaves out is not followed from sums into single "
+                    "updates; leave --same-data out"
                 )
             sums.append(reading.gradients)
             if settings.same_data == "cohorts":

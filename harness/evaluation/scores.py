@@ -198,7 +198,7 @@ def score(
         _labels_inferred(scene, labels, record.looks, seed),
         labels[rows, order].flatten().numpy(), per_victim["reasons"], per_victim["steps"], per_victim["evaluations"],
         per_victim["losses"], per_victim["first_losses"], order, victims, settings.clusters,
-        attack.doubt(known, looks.images, looks.labels), groups, repeats_of(indices),
+        scene.doubt or attack.doubt(known, looks.images, looks.labels), groups, repeats_of(indices),
     )  # fmt: skip
 
 

@@ -9,7 +9,9 @@ import torch
 from harness.base.errors import UsageError
 from harness.evaluation.cohorts import separated, taking_part
 from harness.evaluation.observe import Scene, Stage
+from harness.evaluation.run import Run
 from harness.experiment import cell_settings
+from harness.results import RunFolder
 from harness.secagg.simulate import SumSettings, sum_reals
 
 CLIENTS, TOGETHER = 12, 10
@@ -80,8 +82,21 @@ def test_what_does_not_fit_is_refused(changes: dict[str, object], words: str) ->
         cell_settings(**CELL | {"same_data": "cohorts", "rounds_seen": 3} | changes)
 
 
+@pytest.mark.parametrize("attack", ["analytic", "identify"])
+def test_who_fails_on_updates_that_are_not_exact_makes_nothing_resilient(attack: str, tmp_path: Path) -> None:
+    """Where the system is exact, a defense of single updates may be withstood."""
+    hidden = {"defense": "fed_cdp", "defense_args": {"sigma": 0.0, "clip": 1.0}}
+    run, verdicts = Run(tmp_path, RunFolder(tmp_path / "out")), []
+    for same, rounds in (("cohorts", 2), ("replayed", 30)):
+        given = CELL | hidden | {"attack": attack, "same_data": same, "rounds_seen": rounds}
+        verdicts.append(run.cell(cell_settings(**given)).cell)
+    inexact, exact = verdicts
+    assert inexact.verdict != "resilient" and "read off sums with an error" in inexact.warnings[0]
+    assert not any("read off sums" in one for one in exact.warnings)
+
+
 def test_noise_on_sums_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="adds noise to sums"):
+    with pytest.raises(UsageError, match="adds or leaves out"):
         _scene(tmp_path, same_data="replayed", rounds_seen=3, defense="tff:gaussian_fixed")
 
 
