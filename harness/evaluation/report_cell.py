@@ -177,7 +177,8 @@ def _common(settings: CellSettings, prior: Prior | None) -> dict[str, Any]:
         "suite": settings.suite,
         "labels": settings.labels,
         "several": attack.several,
-        "examples": settings.examples,
+        # Behind the rounds of a client that draws its batches are all that it holds.
+        "examples": settings.distinct if settings.draws else settings.examples,
         "seeds": list(settings.seeds),
         "victims": settings.victims * len(settings.seeds),
         "prior": prior and PublicData(name=prior.name, size=prior.size),

@@ -148,6 +148,12 @@ def test_what_does_not_fit_is_refused(changes: dict[str, object], words: str) ->
         cell_settings(**CELL | changes)
 
 
+def test_batches_of_one_are_several_examples_too(tmp_path: Path) -> None:
+    """So that nothing is resilient without a test of membership, which is refused here."""
+    strong = {"defense": "fed_cdp", "batch_size": 1, "rounds_seen": 2, "attack": "analytic"}
+    assert Run(tmp_path, RunFolder(tmp_path / "out")).cell(cell_settings(**CELL | strong)).cell.hidden == HELD
+
+
 def test_attacks_that_bring_no_images_back_are_refused(tmp_path: Path) -> None:
     settings = cell_settings(**CELL | {"attack": "identify", "prior": "auto"})
     cell = Run(tmp_path, RunFolder(tmp_path / "out")).cell(settings).cell
