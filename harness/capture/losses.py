@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node
 
 # How near the gradient must be to that of cross-entropy, relative to its norm, and in steps of its floats.
 _NEAR, _FLOATS = 1e-3, 4
@@ -18,6 +19,10 @@ _NEAR, _FLOATS = 1e-3, 4
 _FITS = 3
 # Of a sum of probabilities: from which on an output is no logarithm of them.
 _LOGARITHM = 0.02
+# Under this name the graph of a loss remembers what is a network's output. It keeps no tensor alive.
+_OUTPUT = "output of a watched network"
+# More nodes than a loss has between an output and its number; the walk ends there.
+_NODES = 100_000
 
 MEND = "capture a round with the mean cross-entropy, or give loss_scale to judge it as that many times the mean"
 
@@ -116,6 +121,35 @@ def facts_of_losses(steps: Sequence[Sequence[float | None]], near: float) -> dic
         return {}
     scale = _rounded(first, near)
     return ({"accumulate_sum": True} if batches > 1 else {}) | ({} if scale == 1 else {"loss_scale": scale})
+
+
+def mark_output(made: Tensor) -> None:
+    """Remember in its graph that this is a network's output."""
+    if made.grad_fn is not None:
+        made.grad_fn.metadata[_OUTPUT] = True
+
+
+def weights_beside(loss: Tensor) -> set[int]:
+    """Return the weights, by their identity, that a loss reaches otherwise than through a network's output.
+
+    Penalties do so, and the distance to the weights before the round that FedProx adds. None of a loss that is of no
+    marked output.
+    """
+    found, met = set[int](), False
+    waiting: list[Node | None] = [loss.grad_fn]
+    visited = set[Node | None]()
+    while waiting and len(visited) < _NODES:
+        node = waiting.pop()
+        if node is None or node in visited:
+            continue
+        visited.add(node)
+        if _OUTPUT in node.metadata:
+            met = True
+            continue
+        if (weight := getattr(node, "variable", None)) is not None:
+            found.add(id(weight))
+        waiting += [other for other, _ in node.next_functions]
+    return found if met and not waiting else set()
 
 
 def seen_of(steps: Sequence[Sequence[float | None]]) -> list[float]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.base.random_layers import random_layer
-from harness.capture.losses import near_of, share_of
+from harness.capture.losses import mark_output, near_of, share_of
 
 _NORM = nn.modules.batchnorm._NormBase
 # How much the norm of a weight may be off by rounding, as where something was added and taken away again.
@@ -38,9 +38,10 @@ class Pass:
     apart: Tensor | None = None
     steady: str | None = None
 
-    def came_back(self, output: Tensor, gradient: Tensor, keep: bool) -> None:
-        """The gradient at the output is there."""
-        self.share, self.near = share_of(output, gradient), near_of(output, gradient)
+    def came_back(self, output: Tensor, gradient: Tensor, keep: bool, again: bool) -> None:
+        """The gradient at the output is there; ``again``: beside that of an earlier ``backward()``, which adds up."""
+        share, self.near = share_of(output, gradient), near_of(output, gradient)
+        self.share = share + self.share if again and self.share is not None else share
         self.kept = (output, gradient.clone()) if keep else None
 
     @property
@@ -95,12 +96,19 @@ class Network:
             one.apart = moved(now, self.norms)
         self.waiting.append(one)
         self.all.append(one)
+        for other in trained:
+            mark_output(other)
         trained[0].register_hook(_safe(lambda _: self._came_back(one)))
         logits = next((other for other in trained if other.dim() == 2), None)
         if logits is not None:
             # A copy: what is computed in place from here on is no output of the network's.
             self.classes, scores, keep = int(logits.shape[1]), logits.detach().clone(), not self.steps
-            logits.register_hook(_safe(lambda gradient: one.came_back(scores, gradient.detach(), keep)))
+
+            def back(gradient: Tensor) -> None:
+                again = one.share is not None and not self._dropped()
+                one.came_back(scores, gradient.detach(), keep, again)
+
+            logits.register_hook(_safe(back))
 
     def _came_back(self, batch: Pass) -> None:
         """Its gradient is there, and not yet at the weights."""

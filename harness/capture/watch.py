@@ -24,7 +24,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from harness.base.errors import UsageError, in_one_line
 from harness.capture.batches import Loader, batches_of, loader_of
 from harness.capture.clips import Clips
-from harness.capture.losses import MEND, facts_of_losses, kind_of, seen_of
+from harness.capture.losses import MEND, facts_of_losses, kind_of, seen_of, weights_beside
 from harness.capture.passes import Network, Pass, moved, norms_of, still_buffers
 from harness.judging.capture import Declared, facts_of, own_groups
 
@@ -91,6 +91,7 @@ class Watch:
         self._trained: set[int] = set()
         self._private: Any = None
         self._clips = Clips()
+        self._penalised = False
 
     def __enter__(self) -> "Watch":
         self._safely(self._start)
@@ -107,6 +108,7 @@ class Watch:
         ]
         _listen(Optimizer, "__init__", Watch.built)
         _listen(_BaseDataLoaderIter, "__next__", Watch.drawn)
+        _listen(Tensor, "backward", Watch.went_back)
         _WATCHING.append(self)
 
     def __exit__(self, *_: object) -> None:
@@ -128,6 +130,16 @@ class Watch:
         """One of torch's loaders gave a batch."""
         if self._given is not None or self._thread in (None, threading.get_ident()):
             self._safely(self._draw, batches)
+
+    def went_back(self, loss: Tensor) -> None:
+        """The gradient of a loss was made."""
+        if self._given is not None or self._thread in (None, threading.get_ident()):
+            self._safely(self._look_beside, loss)
+
+    def _look_beside(self, loss: Tensor) -> None:
+        beside = set() if self._penalised else weights_beside(loss)
+        for network in self._networks.values() if beside else ():
+            self._penalised = self._penalised or any(id(one) in beside for one in network.module.parameters())
 
     def _draw(self, batches: _BaseDataLoaderIter) -> None:
         sampler = batches._index_sampler
@@ -308,6 +320,11 @@ class Watch:
         written = network.moved
         if written is not None:
             self.told.append(f"its network changes its buffer {written!r} as it trains; attacks keep it as it was")
+        if self._penalised:
+            self.unlike["fedprox", "optimizer", "defense"] = (
+                "its loss counts the weights themselves, as FedProx and penalties do; leave that out in the captured "
+                "round, or give fedprox, or of a penalty on squared weights the optimizer with its weight_decay"
+            )
         passes = [one for one in network.all if one.counts]
         steady = next((one.steady for one in passes if one.steady), None)
         if steady is not None:

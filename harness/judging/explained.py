@@ -90,8 +90,9 @@ class _Left:
             said = f"{said}, the rounding of the floats that were sent by up to {width:.2g}"
             return Check(NAME, "cannot tell", said, undecided=worst >= _HIDES)
         mend = (
-            "check learning_rate, loss_scale, clip_grad_norm, fedprox, the optimizer, the truth's order and scale, "
-            "each layer's mode, and whether the loss has label smoothing or class weights"
+            "check learning_rate, loss_scale, clip_grad_norm, fedprox, the optimizer, each layer's mode, whether the "
+            "truth has the order, the scale and the augmentation of what was trained on, and whether the loss has "
+            "label smoothing or class weights"
         )
         return Check(NAME, "violated", f"{said}; {mend}")
 

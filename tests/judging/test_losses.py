@@ -289,3 +289,77 @@ def test_without_truth_the_last_bias_tells_another_loss(how: dict[str, Any], sai
     (group,) = groups_of([clients], "t", ["cpl"], "none", "cpu")
     (found,) = [one for one in checks_without_truth(group) if one.name == NAME] or [None]
     assert (found is None) == (not said) and (found is None or re.match(said, f"{found.outcome}: {found.detail}"))
+
+
+def proximal(module: nn.Module, start: list[Tensor], squared: bool = True) -> Tensor:
+    """The distance to the weights before the round; without the square it is no FedProx."""
+    apart = [(one - was).norm() for one, was in zip(module.parameters(), start, strict=True)]
+    return 0.5 * torch.stack([one.square() if squared else one for one in apart]).sum()
+
+
+def looped(folder: Path, backward: Callable[[nn.Module, list[Tensor], Tensor], None], **facts: Any) -> None:
+    """Two steps, whose gradients are made by ``backward`` of the network, its weights before, and the loss."""
+    torch.manual_seed(0)
+    module, (images, labels) = small((1, 8, 8), CLASSES), digits(1, 4)
+    optimizer, start = SGD(module.parameters(), 0.1), [one.detach().clone() for one in module.parameters()]
+    given: dict[str, Any] = {"model": f"{__name__}:small", **facts}
+    with captured(module, folder, optimizer, **given) as capture:
+        for batch, truth in zip(images[0].split(2), labels[0].split(2), strict=True):
+            capture.batch(batch, truth)
+            optimizer.zero_grad()
+            backward(module, start, functional.cross_entropy(module(batch), truth))
+            optimizer.step()
+
+
+BESIDE: dict[str, Callable[[nn.Module, list[Tensor]], Tensor]] = {
+    "FedProx": proximal,
+    "a distance": partial(proximal, squared=False),
+    "a penalty": lambda module, _: 0.1 * torch.stack([one.abs().sum() for one in module.parameters()]).sum(),
+    "one weight": lambda module, _: next(module.parameters()).square().sum(),
+}
+
+
+@pytest.mark.parametrize("term", BESIDE.values(), ids=BESIDE)
+def test_a_term_of_the_weights_in_the_loss_is_seen(term: Callable[..., Tensor], tmp_path: Path) -> None:
+    """Its gradient does not pass the network's output, and nothing else of the training shows it."""
+    looped(tmp_path, lambda module, start, loss: (loss + term(module, start)).backward())
+    with pytest.raises(UsageError, match="its loss counts the weights themselves, as FedProx .*, or give fedprox"):
+        read_capture(tmp_path)
+
+
+def test_fedprox_that_is_given_is_played(tmp_path: Path) -> None:
+    looped(tmp_path, lambda module, start, loss: (loss + proximal(module, start)).backward(), fedprox=1.0)
+    (clients,) = federations([read_capture(tmp_path)])
+    (group,) = groups_of([clients], "t", ["cpl"], "none", "cpu")
+    assert explained(clients, group.cell, tmp_path).outcome == "holds"
+
+
+def twice(_module: nn.Module, _start: list[Tensor], loss: Tensor) -> None:
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+def asked_before(module: nn.Module, _start: list[Tensor], loss: Tensor) -> None:
+    """As where the norm of a gradient is logged."""
+    torch.autograd.grad(loss, list(module.parameters()), retain_graph=True)
+    loss.backward()
+
+
+def of_other_losses(module: nn.Module, start: list[Tensor], loss: Tensor) -> None:
+    """Of the weights, but not what is trained on: its gradient is dropped."""
+    with torch.enable_grad():
+        proximal(module, start).backward()
+    module.zero_grad()
+    loss.backward()
+
+
+@pytest.mark.parametrize(
+    ("backward", "scale"), [(twice, 2.0), (asked_before, 1.0), (of_other_losses, 1.0)],
+    ids=lambda one: getattr(one, "__name__", str(one)),
+)  # fmt: skip
+def test_gradients_that_add_up_are_counted(backward: Any, scale: float, tmp_path: Path) -> None:
+    looped(tmp_path, backward)
+    assert read_capture(tmp_path).record.loss_scale == scale
+    (clients,) = federations([read_capture(tmp_path)])
+    (group,) = groups_of([clients], "t", ["cpl"], "none", "cpu")
+    assert explained(clients, group.cell, tmp_path).outcome == "holds"
