@@ -126,7 +126,12 @@ def facts_of_losses(steps: Sequence[Sequence[float | None]], near: float) -> dic
 def mark_output(made: Tensor) -> None:
     """Remember in its graph that this is a network's output."""
     if made.grad_fn is not None:
-        made.grad_fn.metadata[_OUTPUT] = True
+        _notes_of(made.grad_fn)[_OUTPUT] = True
+
+
+def _notes_of(node: Node) -> dict[str, Any]:
+    notes: Any = node.metadata  # torch's own hints take this property for a method
+    return notes
 
 
 def weights_beside(loss: Tensor) -> set[int]:
@@ -143,7 +148,7 @@ def weights_beside(loss: Tensor) -> set[int]:
         if node is None or node in visited:
             continue
         visited.add(node)
-        if _OUTPUT in node.metadata:
+        if _OUTPUT in _notes_of(node):
             met = True
             continue
         if (weight := getattr(node, "variable", None)) is not None:

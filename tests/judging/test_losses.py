@@ -323,7 +323,7 @@ BESIDE: dict[str, Callable[[nn.Module, list[Tensor]], Tensor]] = {
 def test_a_term_of_the_weights_in_the_loss_is_seen(term: Callable[..., Tensor], tmp_path: Path) -> None:
     """Its gradient does not pass the network's output, and nothing else of the training shows it."""
     looped(tmp_path, lambda module, start, loss: (loss + term(module, start)).backward())
-    with pytest.raises(UsageError, match="its loss counts the weights themselves, as FedProx .*, or give fedprox"):
+    with pytest.raises(UsageError, match=r"its loss counts the weights themselves, as FedProx .*, or give fedprox"):
         read_capture(tmp_path)
 
 
