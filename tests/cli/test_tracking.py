@@ -4,7 +4,9 @@ import importlib.util
 import json
 import logging
 import os
+import shutil
 import socket
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,9 +32,21 @@ EVALUATE = (
 TRAIN = "train --defense fed_cdp --dataset digits --model mlp --clients 2 --clients-per-round 2 --batch-size 2"
 
 
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with its tables, which take seconds to make, and no runs."""
+    file = tmp_path_factory.mktemp("store") / "ml.db"
+    with warnings.catch_warnings(action="ignore"):
+        from mlflow import MlflowClient
+
+        MlflowClient(f"sqlite:///{file}").search_experiments()
+    return file
+
+
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+def store(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
     """A client of the store that the run wrote to."""
+    shutil.copy(empty, tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/ml.db")
 
     def client() -> Any:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,21 @@ def test_the_notebook_is_kept_with_small_outputs() -> None:
     assert "resilient" in said(json.loads(NOTEBOOK.read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("name", [pytest.param("own_network", marks=pytest.mark.slow), "results"])
+def test_the_cells_on_results_give_the_verdicts_that_they_gave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a kernel of its own, which takes longer to start than they to run."""
+    monkeypatch.chdir(tmp_path)
+    notebook, names = json.loads((EXAMPLES / "results.ipynb").read_text(encoding="utf-8")), dict[str, Any]()
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    assert {one["verdict"] for one in names["run"].rows} == set(verdicts_of(notebook))
+    assert {one.name for one in tmp_path.iterdir()} == {"runs", "report.html"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["own_network", "results"])
 def test_a_small_notebook_runs_and_says_what_it_said(name: str, tmp_path: Path) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     notebook = nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)
