@@ -22,11 +22,10 @@ def nonnegative(columns: Tensor, wanted: Tensor, start: Tensor | None = None) ->
     if not (columns.isfinite().all() and wanted.isfinite().all()):
         return None
     scale = columns.norm(dim=0).clamp_min(1e-300)
-    columns = columns / scale
-    rows, length = columns.T.contiguous(), wanted.norm()
+    rows, length = (columns / scale).T.contiguous(), wanted.norm()
     used = torch.zeros_like(scale, dtype=torch.bool) if start is None else start > 0
-    used, weights = _settled(columns, wanted, used)
-    rest = wanted - columns @ weights
+    used, weights = _settled(rows, wanted, used)
+    rest = wanted - rows[used].T @ weights[used]
     for _ in range(_STEPS):
         slopes = (rows @ rest).masked_fill(used, -torch.inf)
         steepest = slopes.topk(min(_JOIN[0], len(slopes)))
@@ -36,8 +35,8 @@ def nonnegative(columns: Tensor, wanted: Tensor, start: Tensor | None = None) ->
         for count in _JOIN:
             tried = used.clone()
             tried[joining[:count]] = True
-            tried, found = _settled(columns, wanted, tried, weights if count == 1 else None)
-            left = wanted - columns @ found
+            tried, found = _settled(rows, wanted, tried, weights if count == 1 else None)
+            left = wanted - rows[tried].T @ found[tried]
             if left.norm() < rest.norm() * (1 - 1e-12):
                 used, weights, rest = tried, found, left
                 break
@@ -47,22 +46,22 @@ def nonnegative(columns: Tensor, wanted: Tensor, start: Tensor | None = None) ->
 
 
 def _settled(
-    columns: Tensor, wanted: Tensor, used: Tensor, weights: Tensor | None = None
+    rows: Tensor, wanted: Tensor, used: Tensor, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Those of the used columns (N,) that stay where negative ones leave, and their weights (N,).
+    """Those of the used rows (N, M) that stay where negative ones leave, and their weights (N,).
 
     Args:
         weights: (N,), from which a way without negative weights is taken, so that none leaves that is needed: the slow
             and sure way. None for all at once.
     """
-    made = torch.zeros(columns.shape[1], dtype=columns.dtype)
+    made = torch.zeros(len(rows), dtype=rows.dtype)
     while used.any():
-        own = columns[:, used]
-        factor, failed = torch.linalg.cholesky_ex(own.T @ own)
+        own = rows[used]
+        factor, failed = torch.linalg.cholesky_ex(own @ own.T)
         if failed:  # columns that are alike
-            found = torch.linalg.lstsq(own, wanted[:, None], driver="gelsd").solution[:, 0]
+            found = torch.linalg.lstsq(own.T, wanted[:, None], driver="gelsd").solution[:, 0]
         else:
-            found = torch.cholesky_solve((own.T @ wanted)[:, None], factor)[:, 0]
+            found = torch.cholesky_solve((own @ wanted)[:, None], factor)[:, 0]
         leaving = found <= 0
         if not bool(leaving.any()):
             made[used] = found

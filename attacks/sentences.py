@@ -151,9 +151,9 @@ class Pairs:
         scores = torch.einsum("hd,nhd->hn", self.queries[own], self.keys) / self.keys.shape[2] ** 0.5
         return (scores - scores.amax(1, keepdim=True)).exp()
 
-    def total(self, own: int, said: Tensor, there: Tensor) -> Tensor:
-        """The derivative (H, D) by the query of pair ``own``, were ``said`` (E,) that by what attention said to it."""
-        attended, gained = self.exponentials(own) * there, self.values @ said
+    def total(self, attended: Tensor, gained: Tensor) -> Tensor:
+        """The derivative (H, D) by the query of a pair that listens to each so much (H, N), were ``gained`` (H, N) that
+        by what each says."""
         attended = attended / attended.sum(1, keepdim=True)
         gained = gained - (attended * gained).sum(1, keepdim=True)
         return torch.einsum("hn,nhd->hd", attended * gained, self.keys) / self.keys.shape[2] ** 0.5
@@ -171,19 +171,29 @@ class Listening:
     """What a word's derivatives are if it stood at the place of pair ``own``.
 
     Attributes:
-        query: (H, D), by its query. said: (E,), by what attention said to it. unsaid: (E, 0 or 2), directions in which
-            the latter is not known, since a norm has no derivative there.
+        query: (H, D), by its query. attends: (H, N), to each pair, up to a factor of each head.
+        said: (H, N), by what each pair says to it. unsaid: (H, N, 0 or 2), the same in directions in which the
+            derivative by what attention says is not known, since a norm has none there.
     """
 
     own: int
     query: Tensor
+    attends: Tensor
     said: Tensor
     unsaid: Tensor
 
-    @property
-    def known(self) -> bool:
-        """Whether all of it is numbers, which a norm without a gain does not leave."""
-        return bool(self.said.isfinite().all() and self.unsaid.isfinite().all())
+    @classmethod
+    def all(cls, pairs: Pairs, derivatives: list[tuple[int, Tensor, Tensor]]) -> "list[Listening]":
+        """Of pairs, their queries' derivatives, and those (E, 1 or 3) by what attention says, but for those that are no
+        numbers, as a norm without a gain leaves them."""
+        known = [one for one in derivatives if bool(one[2].isfinite().all())]
+        if not known:
+            return []
+        every = (pairs.values @ torch.cat([said for _, _, said in known], 1)).split(known[0][2].shape[1], 2)
+        return [
+            cls(own, query, pairs.exponentials(own), gained[..., 0], gained[..., 1:])
+            for (own, query, _), gained in zip(known, every, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -203,9 +213,10 @@ class Guess:
 
     @classmethod
     def first(cls, pairs: Pairs, heard: Listening) -> "Guess":
-        there, gained = pairs.spread(heard.own), pairs.values @ heard.said
-        attended = pairs.exponentials(heard.own) * there
-        return cls(there, (attended * gained).sum(1) / attended.sum(1), heard.said.new_zeros(heard.unsaid.shape[1]))
+        there = pairs.spread(heard.own)
+        attended = heard.attends * there
+        gain = (attended * heard.said).sum(1) / attended.sum(1)
+        return cls(there, gain, heard.said.new_zeros(heard.unsaid.shape[2]))
 
 
 def equations(pairs: Pairs, heard: Listening, guess: Guess) -> tuple[Tensor, Tensor]:
@@ -216,9 +227,8 @@ def equations(pairs: Pairs, heard: Listening, guess: Guess) -> tuple[Tensor, Ten
     the sum of e_j ((g_j - gain) k_j - derivative) is zero, and by the definition of gain that of e_j (g_j - gain).
     """
     width = pairs.keys.shape[2] ** 0.5
-    exponentials, keys = pairs.exponentials(heard.own), pairs.keys.transpose(0, 1) / width
-    unsaid = torch.einsum("hne,ek->hnk", pairs.values, heard.unsaid)
-    less = exponentials * (pairs.values @ heard.said + unsaid @ guess.said - guess.gain[:, None])
+    exponentials, keys, unsaid = heard.attends, pairs.keys.transpose(0, 1) / width, heard.unsaid
+    less = exponentials * (heard.said + unsaid @ guess.said - guess.gain[:, None])
     columns = less[..., None] * keys - exponentials[..., None] * heard.query[:, None]
     heads = 1 / columns.norm(dim=2).mean(1).clamp_min(1e-300)
     sums = heads * heard.query.norm(dim=1)
@@ -285,8 +295,14 @@ class Reader:
         parts = torch.cat([(parts - parts.mean(1, keepdim=True)) * self.norm.weight, self.norm.bias[None]])
         return (matrix @ torch.linalg.pinv(parts))[:, : len(given)].T
 
-    def listening(self, pairs: Pairs, own: int) -> Listening:
-        """Of the word of pair ``own``, at its place."""
+    def listening(self, pairs: Pairs, word: int) -> list[Listening]:
+        """Of a word, at each of its places."""
+        owns = (pairs.word == word).nonzero()[:, 0].tolist()
+        return Listening.all(pairs, [(own, *self._derivatives(pairs, own)) for own in owns])
+
+    def _derivatives(self, pairs: Pairs, own: int) -> tuple[Tensor, Tensor]:
+        """By the query (H, D) of a pair, and by what attention says to it (E, 1), or (E, 3) with the directions in
+        which that is not known."""
         row, centred, deviation = pairs.rows[pairs.word[own]], pairs.centred[own], pairs.deviation[own]
         derivatives = pairs.sums[pairs.word[own]] * deviation
         query = derivatives.unflatten(0, (3, self.attention.num_heads, -1))[0]
@@ -294,8 +310,8 @@ class Reader:
         if self.found.before:
             back = back * gain
             back = back - back.mean() - centred * (back * centred).mean()
-            return Listening(own, query, row - back / deviation, row.new_zeros(len(row), 0))
-        return Listening(own, query, row * deviation / gain - back, torch.stack([1 / gain, centred / gain], 1))
+            return query, (row - back / deviation)[:, None]
+        return query, torch.stack([row * deviation / gain - back, 1 / gain, centred / gain], 1)
 
     def without(self, target: Tensor, text: Tensor, word: Tensor) -> Tensor | None:
         """A gradient less that of a text (T,), at the label at which the row of one of its words is explained."""
@@ -324,11 +340,14 @@ def sentences(reader: Reader, target: Tensor, examples: int) -> Tensor:
 
 
 def _next(reader: Reader, target: Tensor) -> tuple[Tensor, Tensor] | None:
-    """One text, and the gradient without it. Words with short rows first: they were used once, in a long text."""
+    """One text, and the gradient without it. First come words that may stand at one place only, and of these and of the
+    others those with short rows: they were used once, in a long text."""
     pairs = reader.pairs(target)
     if pairs is None:
         return None
-    for word in pairs.rows.norm(dim=1).argsort()[:_TRIES].tolist():
+    short, one_place = pairs.rows.norm(dim=1).argsort(), pairs.word.bincount(minlength=len(pairs.words)) == 1
+    first, others = short[one_place[short]], short[~one_place[short]]
+    for word in [*first[:_TRIES].tolist(), *others[:_TRIES].tolist()]:
         text = _heard(reader, pairs, word)
         left = None if text is None else reader.without(target, text, pairs.words[word])
         if text is not None and left is not None:
@@ -338,8 +357,7 @@ def _next(reader: Reader, target: Tensor) -> tuple[Tensor, Tensor] | None:
 
 def _heard(reader: Reader, pairs: Pairs, word: int) -> Tensor | None:
     """The text (T,) to which a word listens; None where there is none that says all it heard."""
-    heard_at = [reader.listening(pairs, own) for own in (pairs.word == word).nonzero()[:, 0].tolist()]
-    for heard in _best([one for one in heard_at if one.known], pairs):
+    for heard in _best(reader.listening(pairs, word), pairs):
         guess, off = Guess.first(pairs, heard), [torch.inf]
         while len(off) <= _ROUNDS and min(off[-_PATIENCE:]) <= min(off):
             guess = _nearer(pairs, heard, guess)
@@ -396,19 +414,19 @@ def _left(terms: Tensor, wanted: Tensor) -> Tensor:
     """What share (R,) of vectors (R, M) is left when some of the terms (R, N, M) are weighed; infinite, of those that
     were sifted out."""
     terms = terms / terms.norm(dim=2, keepdim=True).clamp_min(1e-30)
-    rows, rest = torch.arange(len(terms)), wanted
-    chosen = torch.zeros(len(terms), 0, dtype=torch.long)
-    for count in range(1, _TERMS + 1):
-        fits = (terms[rows] @ rest[..., None])[..., 0].scatter(1, chosen, -1.0)
+    count, rows, rest = len(terms), torch.arange(len(terms)), wanted
+    chosen = torch.zeros(count, 0, dtype=torch.long)
+    for used in range(1, _TERMS + 1):
+        fits = (terms @ rest[..., None])[..., 0].scatter(1, chosen, -1.0)
         chosen = torch.cat([chosen, fits.argmax(1, keepdim=True)], 1)
-        own = terms[rows[:, None], chosen]
-        products = own @ own.mT + 1e-6 * torch.eye(count)
-        weights = torch.linalg.solve(products, own @ wanted[rows][..., None])
-        rest = wanted[rows] - (own.mT @ weights)[..., 0]
-        if count in _SIFTED and len(rows) > 3:
-            best = rest.norm(dim=1).div(wanted[rows].norm(dim=1)).argsort()[: (len(rows) + 2) // 3]
-            rows, chosen, rest = rows[best], chosen[best], rest[best]
-    return torch.full((len(terms),), torch.inf).index_put((rows,), rest.norm(dim=1) / wanted[rows].norm(dim=1))
+        own = terms[torch.arange(len(rows))[:, None], chosen]
+        products = own @ own.mT + 1e-6 * torch.eye(used)
+        weights = torch.linalg.solve(products, own @ wanted[..., None])
+        rest = wanted - (own.mT @ weights)[..., 0]
+        if used in _SIFTED and len(rows) > 3:
+            best = rest.norm(dim=1).div(wanted.norm(dim=1)).argsort()[: (len(rows) + 2) // 3]
+            rows, chosen, rest, terms, wanted = rows[best], chosen[best], rest[best], terms[best], wanted[best]
+    return torch.full((count,), torch.inf).index_put((rows,), rest.norm(dim=1) / wanted.norm(dim=1))
 
 
 def _chosen(pairs: Pairs, weights: Tensor) -> Tensor:
@@ -423,7 +441,9 @@ def _chosen(pairs: Pairs, weights: Tensor) -> Tensor:
 
 def _unexplained(pairs: Pairs, heard: Listening, there: Tensor) -> float:
     """The share of what a word heard that a text does not explain, whatever is said in directions that nobody knows."""
-    sums = torch.stack([pairs.total(heard.own, said, there).flatten() for said in (heard.said, *heard.unsaid.T)])
+    attended = heard.attends * there
+    each = (heard.said, *heard.unsaid.unbind(2))
+    sums = torch.stack([pairs.total(attended, gained).flatten() for gained in each])
     left = heard.query.flatten() - sums[0]
     if len(sums) > 1:
         left = left - sums[1:].T @ torch.linalg.lstsq(sums[1:].T, left[:, None]).solution[:, 0]
