@@ -70,9 +70,7 @@ def test_the_notebook_is_kept_with_small_outputs() -> None:
     assert "resilient" in said(json.loads(NOTEBOOK.read_text(encoding="utf-8")))
 
 
-def test_the_cells_on_results_give_the_verdicts_that_they_gave(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cells_on_results_give_the_verdicts_that_they_gave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a kernel of its own, which takes longer to start than they to run."""
     monkeypatch.chdir(tmp_path)
     notebook, names = json.loads((EXAMPLES / "results.ipynb").read_text(encoding="utf-8")), dict[str, Any]()
