@@ -18,7 +18,7 @@ from torch import Tensor
 from federation_cases import Client
 from harness.capture import CaptureRecord, write_capture
 from harness.datasets import Dataset, data_root, load_dataset
-from harness.judging.capture import Declared
+from harness.judging.framework_defenses import Declared
 from harness.models.networks import build_module
 
 BATCH, RATE = 4, 0.05

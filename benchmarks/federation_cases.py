@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from harness.datasets import load_dataset
-from harness.judging.capture import CaptureRecord, Declared, read_capture, write_capture
+from harness.judging.capture import CaptureRecord, read_capture, write_capture
 from harness.judging.checks import BARE, BUFFERS, LEFT_OUT, ON_GRID
 from harness.judging.declared import cells_of, groups_of, steps_of
 from harness.judging.evidence import ALARMS, Check, pooled
 from harness.judging.explained import explained
 from harness.judging.federation import federations, gathered, is_readable
+from harness.judging.framework_defenses import Declared
 from harness.judging.judgement import checks_without_truth
 from harness.judging.noise_checks import ANEW, BOUND, ENOUGH, NO_MORE, SHAPE, UNROUNDED
 from harness.judging.stage import SimulatedStage

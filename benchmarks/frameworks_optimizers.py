@@ -20,7 +20,7 @@ import torch
 
 from harness.base.errors import UsageError
 from harness.base.local_optimizer import with_rate
-from harness.judging.capture import facts_of
+from harness.capture.optimizers import facts_of
 
 FILE = Path(__file__).with_suffix(".csv")
 TORCH = "PyTorch"

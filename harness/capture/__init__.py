@@ -4,6 +4,7 @@ Importing this takes no attack, defense or dataset along.
 """
 
 from harness.capture.loop import captured
-from harness.judging.capture import CaptureRecord, Declared, write_capture
+from harness.judging.capture import CaptureRecord, write_capture
+from harness.judging.framework_defenses import Declared
 
 __all__ = ["CaptureRecord", "Declared", "captured", "write_capture"]

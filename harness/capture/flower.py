@@ -16,7 +16,7 @@ import numpy as np
 from harness.base.errors import UsageError
 from harness.capture.loop import Round, is_by_hand, require_facts
 from harness.capture.watch import Watch
-from harness.judging.capture import declared_beside
+from harness.judging.framework_defenses import declared_beside
 
 Mod = Callable[[Any, Any, Callable[[Any, Any], Any]], Any]
 # Secure aggregation, which leaves no array of what it has masked.

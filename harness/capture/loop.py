@@ -21,6 +21,7 @@ from harness.base.errors import UsageError, in_one_line
 from harness.base.local_optimizer import arguments_of, with_rate
 from harness.base.random_layers import random_layer
 from harness.base.words import PAD
+from harness.capture.optimizers import facts_of
 from harness.capture.passes import are_tokens
 from harness.capture.watch import Watch, random_said
 from harness.judging.capture import (
@@ -30,7 +31,6 @@ from harness.judging.capture import (
     Arrays,
     CaptureRecord,
     NotCaptured,
-    facts_of,
     mark_not_captured,
     write_capture,
 )

@@ -23,7 +23,8 @@ from nvflare.apis.shareable import Shareable  # pyright: ignore[reportMissingImp
 from harness.base.errors import UsageError
 from harness.capture.loop import Round, is_by_hand, require_facts
 from harness.capture.watch import Watch
-from harness.judging.capture import Sent, declared_beside
+from harness.judging.capture import Sent
+from harness.judging.framework_defenses import declared_beside
 
 _KINDS: dict[str, Sent] = {DataKind.WEIGHTS: "after", DataKind.WEIGHT_DIFF: "update"}
 _LOCK = threading.Lock()

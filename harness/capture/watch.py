@@ -25,8 +25,9 @@ from harness.base.errors import UsageError, in_one_line
 from harness.capture.batches import Loader, batches_of, loader_of
 from harness.capture.clips import Clips
 from harness.capture.losses import MEND, facts_of_losses, kind_of, seen_of, weights_beside
+from harness.capture.optimizers import facts_of, own_groups
 from harness.capture.passes import Network, Pass, moved, norms_of, still_buffers
-from harness.judging.capture import Declared, facts_of, own_groups
+from harness.judging.framework_defenses import Declared
 
 # What libraries wrap around a network, as its only part.
 _WRAPPERS = {

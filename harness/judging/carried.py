@@ -13,7 +13,8 @@ from harness.base.building import build
 from harness.base.errors import UsageError
 from harness.base.local_optimizer import LocalOptimizer, optimizer_of
 from harness.defenses import DEFENSES
-from harness.judging.capture import MOMENTUM, Capture, translated
+from harness.judging.capture import MOMENTUM, Capture
+from harness.judging.framework_defenses import translated
 
 Earlier = Mapping[Path, Capture]
 """By the folder of a capture that of the round before."""

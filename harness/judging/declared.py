@@ -17,8 +17,9 @@ from harness.experiment import AS_CAPTURED, CellSettings, cell_settings
 from harness.federation.context import RoundContext
 from harness.federation.knowledge import noise_at
 from harness.federation.taps import Tap
-from harness.judging.capture import CaptureRecord, Declared
+from harness.judging.capture import CaptureRecord
 from harness.judging.federation import CapturedClients
+from harness.judging.framework_defenses import Declared
 from harness.observation import Noise, UpdateModel
 
 

@@ -22,8 +22,9 @@ from harness.datasets.files import DataFile
 from harness.datasets.record import build_dataset
 from harness.defenses import DEFENSES
 from harness.federation.taps import Tap
-from harness.judging.capture import Capture, CaptureRecord, Declared, draws_batches, is_known, translated
+from harness.judging.capture import Capture, CaptureRecord
 from harness.judging.carried import Earlier, earlier_of, without_earlier
+from harness.judging.framework_defenses import Declared, draws_batches, is_known, translated
 from harness.judging.parts import (
     fitted_arrays,
     fixed_values,

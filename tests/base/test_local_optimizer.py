@@ -14,7 +14,7 @@ from harness.base.local_optimizer import (
     reading_of,
     with_rate,
 )
-from harness.judging.capture import facts_of
+from harness.capture.optimizers import facts_of
 
 RATE = 0.01
 Make = Callable[[list[Tensor]], torch.optim.Optimizer]

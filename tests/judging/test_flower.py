@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 
 from harness.base.errors import UsageError
 from harness.capture.flower import capture_mod, capturing
-from harness.judging.capture import Declared, read_capture, translated
+from harness.judging.capture import read_capture
+from harness.judging.framework_defenses import Declared, translated
 
 FACTS: dict[str, Any] = {
     "model": "logistic", "image_shape": (1, 8, 8), "classes": 10, "learning_rate": 0.1, "batch_size": 1,
@@ -190,7 +191,7 @@ def test_mods_beside_it_are_declared_with_their_arguments(tmp_path: Path, mods: 
 def test_mods_that_nobody_knows_are_recorded_and_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, beside: list[Any]
 ) -> None:
-    monkeypatch.setattr("harness.judging.capture._TOLD", set())
+    monkeypatch.setattr("harness.judging.framework_defenses._TOLD", set())
     own = [capture_mod(tmp_path, strict=True, **FACTS), Rounding(places=3, to=[1]), *beside]
     chained(lambda *_: message([2.0]), own)(message([1.0]), SimpleNamespace(node_id=5))
     declared = read_capture(tmp_path / "round-3-client-5").record.defense

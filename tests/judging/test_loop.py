@@ -22,7 +22,8 @@ from harness.base.errors import UsageError
 from harness.capture import captured
 from harness.capture.loop import Round
 from harness.capture.watch import Watch
-from harness.judging.capture import Declared, read_capture
+from harness.judging.capture import read_capture
+from harness.judging.framework_defenses import Declared
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from harness.base.errors import UsageError
-from harness.judging.capture import declared_beside, read_capture, translated
+from harness.judging.capture import read_capture
+from harness.judging.framework_defenses import declared_beside, translated
 
 
 class Shareable:
@@ -137,7 +138,7 @@ def test_one_filter_reads_the_training_and_changes_nothing(nvflare: Any, tmp_pat
 def test_filters_before_it_are_kept_with_their_arguments(
     nvflare: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.judging.capture._TOLD", set())
+    monkeypatch.setattr("harness.judging.framework_defenses._TOLD", set())
     play([Blurred(30), nvflare.CaptureFilter(str(tmp_path), strict=True)])
     declared = read_capture(tmp_path / "round-4-client-site-1").record.defense
     assert declared is not None and declared.name.endswith("Blurred")
