@@ -14,6 +14,7 @@ from harness.privacy.events import (
     compose,
 )
 from harness.privacy.mechanism import GaussianNoise, Mechanism, Repeated, Sampled, TakingPart
+from harness.privacy.contradictions import lineup_p_value, strict_p_value
 from harness.privacy.reconstruction import (
     GaussianLimit,
     Limit,
@@ -22,9 +23,8 @@ from harness.privacy.reconstruction import (
     RenyiLimit,
     RunLimit,
     combined,
-    lineup_p_value,
-    strict_p_value,
 )
+from harness.privacy.several import several_targets
 from harness.privacy.views import (
     GUARANTEES,
     FederationFacts,
@@ -87,6 +87,7 @@ __all__ = [
     "sigma_for",
     "skellam_sum",
     "steps_within",
+    "several_targets",
     "strict_p_value",
     "sum_multiplier",
     "valid_epsilon",
