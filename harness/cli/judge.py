@@ -45,8 +45,9 @@ from harness.judging.declared import Group, groups_of
 from harness.judging.evidence import Check, pooled
 from harness.judging.federation import federations, names_of
 from harness.judging.judgement import Judgement, Work, checks_without_truth, chosen_kin, judge_captured, stated
-from harness.judging.members import final_of_captures, final_of_files, read_sides
-from harness.judging.membership import REFERENCES, judge_members
+from harness.judging.member_signals import REFERENCES
+from harness.judging.members import final_of_files, finals_of_captures, read_sides
+from harness.judging.membership import judge_members
 from harness.judging.plan import (
     Line,
     Reading,
@@ -251,13 +252,13 @@ def judge_membership(
     if captures:
         if model is not None:
             raise UsageError("captures name their network; drop --model, or the captures")
-        final = final_of_captures([read_capture(path) for path in folders_of(list(captures))], weights)
+        finals = finals_of_captures([read_capture(path) for path in folders_of(list(captures))], weights)
     elif model is None or weights is None:
         raise UsageError("whose members? name folders of captures, or --model NAME and --weights FILE")
     else:
-        final = final_of_files(model, weights, sides)
+        finals = [final_of_files(model, weights, sides)]
     with within():
-        found = judge_members(final, sides, references, device=choose_device(device))
+        found = judge_members(finals, sides, references, device=choose_device(device))
     _show(found, as_json)
     return DONE if found.problem is None else INVALID
 

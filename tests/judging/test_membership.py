@@ -17,8 +17,9 @@ from torch import nn
 
 from harness.capture import captured
 from harness.cli import run
+from harness.judging.member_signals import halves
 from harness.judging.members import Final, Sides, read_sides
-from harness.judging.membership import halves, judge_members
+from harness.judging.membership import judge_members
 from harness.models.networks import build_module
 
 SHAPE = (1, 8, 8)
@@ -93,7 +94,7 @@ def test_without_their_influence_members_are_not_told(tmp_path: Path) -> None:
         members, others, trained_on = data(seed, 120, 120, 120)
         sides = read_sides(*save(tmp_path, members=members, others=others))
         final = Final("logistic", SHAPE, 10, "a test", trained("logistic", *trained_on, 60, seed))
-        made = judge_members(final, sides, references=4, seed=seed)
+        made = judge_members([final], sides, references=4, seed=seed)
         assert made.problem is None
         for one in made.scores:
             middle = logit(one.area)
