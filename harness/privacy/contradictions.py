@@ -56,7 +56,8 @@ def lineup_p_value(
         return alone
     there = sizes > 1
     groups = [Alike(count, _shares(size), _WEIGHTS) for size, count in _of_classes(labels[there], sizes[there])]
-    return _either(alone, several_groups(int(first[there].sum()), *first.shape, groups, limit))
+    victims, places = first.shape
+    return _either(alone, several_groups(int(first[there].sum()), victims, places, groups, limit))
 
 
 def strict_p_value(strict: NDArray[np.bool_], blind: NDArray[np.float64], limit: Limit) -> float:

@@ -121,7 +121,8 @@ class Together:
         """The least concave functions above log E exp(y N*), (Y, K)."""
         whole = np.concatenate([np.ones((len(_KAPPAS), 1)), self._wins, np.zeros((len(_KAPPAS), 1))], axis=1)
         powers = _SLOPES[:, None, None] * np.arange(self._places + 1)
-        return np.array([_concave(row) for row in logsumexp(powers, axis=2, b=np.maximum(0.0, -np.diff(whole)))])
+        exponents = np.asarray(logsumexp(powers, axis=2, b=np.maximum(0.0, -np.diff(whole))))
+        return np.array([_concave(row) for row in exponents])
 
     def tail(self, hits: int, victims: int, kappas: Array) -> Array:
         """P[wins of all victims >= hits] (K,), at most, where the mean blind probability is each of these (K,)."""
