@@ -206,7 +206,8 @@ def test_the_command_judges_rounds_of_other_batches(tmp_path: Path, capsys: pyte
     assert row["victims"] == VICTIMS and (row["verdict"], row["strongest"]) == ("leaks", "cpl")
     (cell,) = [one for one in document["results"]["cells"] if one["attack"] == "cpl" and one["role"] == "cell"]
     best, more = (cell["metrics"][name]["mean"] for name in ("best_round", "above_best_round"))
-    assert best <= 2 / 4 and more > 0.4 and best + more > 0.9
+    # All of the 18 examples, though three clients used four or five, and a round takes two of them.
+    assert best + more == pytest.approx(1) and 2 / 5 <= best <= 2 / 4
     assert any("membership: not told" in one["said"] for one in document["measured"])
 
 
