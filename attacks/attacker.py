@@ -36,6 +36,9 @@ class Attacker:
     ``reads``: what it can make, numbers of images that change little by little, or tokens.
     ``several``: whether what it believes of the noise, of clips and of masks is right where several examples lie behind
     one observation, so that its failure there says something.
+    ``knows_of_examples``: what it knows of the attacked examples beyond their class and the data they are drawn from,
+    in half a sentence; None of the tool's own attacks. Of such an attack no blind probability is known, so that no
+    theorem is held against its successes, and more noise need not stop it.
     """
 
     tier: ClassVar[Tier] = "plain"
@@ -43,6 +46,7 @@ class Attacker:
     reads_coding: ClassVar[bool] = False
     reads: ClassVar[Reads] = "images"
     several: ClassVar[bool] = False
+    knows_of_examples: ClassVar[str | None] = None
 
     def parameters(self) -> dict[str, Any]:
         """Every hyper-parameter by name."""

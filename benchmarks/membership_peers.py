@@ -25,8 +25,8 @@ import torch
 from torch.nn import functional
 
 from harness.datasets import Dataset, data_root, load_dataset
+from harness.judging.member_signals import Signals, signals_of
 from harness.judging.members import Final, Sides
-from harness.judging.membership import Signals, signals_of
 from harness.models import build_module
 from harness.scoring.membership import Numbers, best_weight, lira_score, log_probability, rmia_ratio, told
 
@@ -104,7 +104,7 @@ def main() -> None:
     sides = Sides(data.take(half), data.take(half + asked.members))
     final = trained(asked.model, sides.members, asked.epochs, asked.seed)
     began = time.monotonic()
-    signals = signals_of(final, sides, asked.references, asked.seed, "cpu")
+    (signals,) = signals_of([final], sides, asked.references, asked.seed, "cpu")
     count, seconds = signals.count, time.monotonic() - began
     weight = best_weight(signals.references[:, count:], signals.seen)
     scores = {

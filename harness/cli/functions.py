@@ -18,6 +18,7 @@ from harness.datasets.public import NONE
 from harness.judging.capture import read_capture
 from harness.judging.judgement import Judgement, Work, judge_captured
 from harness.judging.plan import folders_of
+from harness.judging.series import chosen_data
 from harness.parallel.crew import crew
 from harness.reports.cell_picture import save_cell_picture
 from harness.results import RunFolder, claimed, write_atomic
@@ -27,6 +28,7 @@ from harness.results import RunFolder, claimed, write_atomic
 def judge(
     captures: str | Path | Sequence[str | Path], *, truth: str | Path | None = None, prior: str | None = None,
     attack: str | Sequence[str] | None = None, update_model: str = "unroll", rounds_seen: int = 1,
+    same_data: str = "batch",
     device: str = "auto", chunk: int = 128, out: str | Path | None = None, data_root: str | Path | None = None,
 ) -> Judgement:  # fmt: skip
     """Tests what leaks from updates that clients of a federation sent, and whether the declared defense is on.
@@ -36,7 +38,7 @@ def judge(
         truth: the true images and labels of a single capture (.npz); by default ``truth.npz`` in each folder.
         prior: data of the same kind that no client holds: a dataset, or a path.
         attack: names; by default ``auto`` with a prior, and else what works without one.
-        update_model, rounds_seen, chunk: as ``harness judge --help`` says.
+        update_model, rounds_seen, same_data, chunk: as ``harness judge --help`` says.
         out: folder for the files of the run; None writes nothing that stays.
 
     Returns:
@@ -58,7 +60,18 @@ def judge(
     root, public = find_data_root(data_root), chosen_public(prior)
     asked_for = [attack] if isinstance(attack, str) else attack
     named = split_lists(asked_for or ([] if public == NONE else ["auto"]))
-    asked = Asked(named, public, root, choose_device(device), update_model, rounds_seen, chunk, None, began)
+    asked = Asked(
+        named,
+        public,
+        root,
+        choose_device(device),
+        update_model,
+        rounds_seen,
+        chosen_data(same_data),
+        chunk,
+        None,
+        began,
+    )
     groups, kin = asked.groups([read_capture(path, Path(truth) if truth else None) for path in paths])
     cells = [cell for group in groups for cell in group.cells]
     with tempfile.TemporaryDirectory() as nowhere:

@@ -45,8 +45,9 @@ from harness.judging.declared import Group, groups_of
 from harness.judging.evidence import Check, pooled
 from harness.judging.federation import federations, names_of
 from harness.judging.judgement import Judgement, Work, checks_without_truth, chosen_kin, judge_captured, stated
-from harness.judging.members import final_of_captures, final_of_files, read_sides
-from harness.judging.membership import REFERENCES, judge_members
+from harness.judging.member_signals import REFERENCES
+from harness.judging.members import final_of_files, finals_of_captures, read_sides
+from harness.judging.membership import judge_members
 from harness.judging.plan import (
     Line,
     Reading,
@@ -61,7 +62,7 @@ from harness.judging.plan import (
     total_of,
     within_budget,
 )
-from harness.judging.series import over_rounds
+from harness.judging.series import SameData, chosen_data, over_rounds
 from harness.judging.sites import judge_sites
 from harness.judging.stage import Kin
 from harness.judging.without_truth import Guess, with_stand_ins
@@ -99,8 +100,15 @@ def judge_command(
     ] = "unroll",
     rounds_seen: Annotated[
         int,
-        typer.Option(callback=at_least_one, help="Rounds of the same examples that an attacker has of each client."),
+        typer.Option(callback=at_least_one, help="Rounds that an attacker has of each client."),
     ] = 1,
+    same_data: Annotated[
+        str,
+        typer.Option(
+            help="With --rounds-seen. batch: the same examples in each round; client: others of the client's.",
+            autocompletion=among(("batch", "client")),
+        ),
+    ] = "batch",
     device: DeviceOption = "auto",
     chunk: Annotated[
         int, typer.Option(callback=at_least_one, help="Most clients attacked together; fewer if memory is short.")
@@ -146,7 +154,7 @@ def judge_command(
     began = time.monotonic()
     attacks_only = {
         "--attack": attack, "--prior": prior, "--resume": resume, "--plan": plan, "--budget": budget,
-        "--rounds-seen": rounds_seen > 1,
+        "--rounds-seen": rounds_seen > 1, "--same-data": same_data != "batch",
     }  # fmt: skip
     if sites:
         files = {"--truth": truth, "--checks-only": checks_only, "--members": members, "--non-members": non_members}
@@ -171,7 +179,7 @@ def judge_command(
     if attack and not named:
         raise UsageError("--attack is empty; give it a value or leave it out")
     root, where = find_data_root(data_root), choose_device(device)
-    asked = Asked(named, public, root, where, update_model, rounds_seen, chunk, most, began)
+    asked = Asked(named, public, root, where, update_model, rounds_seen, chosen_data(same_data), chunk, most, began)
     if plan:
         readings, found = readings_of(captures, truth)
         return _planned(readings, partial(asked.lines, found, jobs, threads) if found else list, as_json)
@@ -213,16 +221,18 @@ class Asked:
     device: str
     update_model: str
     rounds_seen: int
+    same_data: SameData
     chunk: int
     most: float | None
     began: float
 
     def groups(self, found: Sequence[Capture]) -> tuple[list[Group], Kin | None]:
         """The clients in groups, those beside them, and data of their kind."""
-        clients = over_rounds(federations(found), self.rounds_seen)
+        clients = over_rounds(federations(found), self.rounds_seen, self.same_data)
         attacks = self.attacks or list(_WITHOUT_PRIOR[found[0].record.data])
         title = names_of([one.folder for one in found])
-        groups = groups_of(clients, title, attacks, self.public, self.device, self.update_model, self.rounds_seen)
+        more = self.public, self.device, self.update_model, self.rounds_seen, self.same_data
+        groups = groups_of(clients, title, attacks, *more)
         kin = chosen_kin(clients, self.public, self.root)
         return [*groups, *companions(groups, kin, self.root)], kin
 
@@ -251,13 +261,13 @@ def judge_membership(
     if captures:
         if model is not None:
             raise UsageError("captures name their network; drop --model, or the captures")
-        final = final_of_captures([read_capture(path) for path in folders_of(list(captures))], weights)
+        finals = finals_of_captures([read_capture(path) for path in folders_of(list(captures))], weights)
     elif model is None or weights is None:
         raise UsageError("whose members? name folders of captures, or --model NAME and --weights FILE")
     else:
-        final = final_of_files(model, weights, sides)
+        finals = [final_of_files(model, weights, sides)]
     with within():
-        found = judge_members(final, sides, references, device=choose_device(device))
+        found = judge_members(finals, sides, references, device=choose_device(device))
     _show(found, as_json)
     return DONE if found.problem is None else INVALID
 

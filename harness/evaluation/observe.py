@@ -291,7 +291,7 @@ class Stage:
         device, dtype = compute_on(settings.device), getattr(torch, settings.dtype)
         model.to(device, dtype)
         weights, seen, recovered = weights.to(device, dtype), None, None
-        own = drawn(settings, keys) if settings.draws else None
+        own = self.drawn(settings, keys) if settings.draws else None
         if settings.separates:
             observation, recovered = self._behind_sums(model, weights, truth, keys, settings, dataset)
         elif sent is None:
@@ -360,6 +360,10 @@ class Stage:
     ) -> Tensor:  # fmt: skip
         """The weights (V, P) that the round after that of ``settings`` begins with."""
         return moved(model, weights, truth, keys, settings, others, self.chunk, remembered)
+
+    def drawn(self, settings: CellSettings, keys: list[Key]) -> Tensor:
+        """Which of its examples a client takes in each round, where it draws them; see :attr:`Scene.drawn`."""
+        return drawn(settings, keys)
 
     def choose(self, dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
         """Who is attacked."""

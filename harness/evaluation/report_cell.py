@@ -52,6 +52,8 @@ def flags_of(scored: Scored, controls: Sequence[Control]) -> list[str]:
     if isinstance(scored.scores, Scores):
         searches = not reconstructing(scored.settings.build_attack()).closed_form
         flags += (_stalled(scored.scores) if searches else []) + _labels(scored)
+    if known := scored.settings.build_attack().knows_of_examples:
+        flags.append(f"the attack knows {known} beforehand; what it brings back need not come from the observation")
     return flags + _foreign(scored) + ([scored.scores.doubt] if scored.scores.doubt else [])
 
 
@@ -116,6 +118,7 @@ _COPIES = "a client of the training holds a record up to {} times, and the noise
 _CORRELATED = "no theorem at hand covers noise that is correlated over rounds beside other noise"
 _TWICE = "a record is there more than once, and the noise is made for one"
 _ROWS = "how many rows of a table one guess is accurate for is not known here"
+_KNOWS = "the attack knows {} beforehand, which no blind probability here counts"
 _NO_LOOK_ALIKES = "no victim has unused examples of its class as decoys"
 
 
@@ -208,14 +211,18 @@ def bound_of(scored: Scored) -> Bound:
     """What a theorem says of a cell, and how that compares with what was measured."""
     limit = limit_of(scored.settings, scored.scene)
     theorem = limit if isinstance(limit, Limit) else None
+    known = scored.settings.build_attack().knows_of_examples
+    events = [
+        _lineups(scored, theorem),
+        *([_strict(scored.scene, scored.scores, theorem)] if isinstance(scored.scores, Scores) else []),
+    ]
     return Bound(
         theorem=theorem and theorem.title,
         mu=limit.mu if isinstance(limit, GaussianLimit) else None,
         reason=limit.reason if isinstance(limit, NoLimit) else None,
-        events=[
-            _lineups(scored, theorem),
-            *([_strict(scored.scene, scored.scores, theorem)] if isinstance(scored.scores, Scores) else []),
-        ],
+        events=events
+        if known is None
+        else [Ceiling(event=one.event, measured=one.measured, reason=_KNOWS.format(known)) for one in events],
     )
 
 

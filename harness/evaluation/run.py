@@ -242,7 +242,9 @@ class Run:
             times = drowning(clean, noisy)
             quiet = self.cell(noiseless_control(settings), "positive_sigma0").cell
             checks.append(judge_positive("positive_sigma0", quiet))
-            if is_hidden_by_more(noisy, settings.build_attack()):
+            attack = settings.build_attack()
+            # Who knows examples without looking needs no observation to bring them back.
+            if is_hidden_by_more(noisy, attack) and attack.knows_of_examples is None:
                 checks.append(self._drowned(drowned_control(settings, times, hidden=noisy.batches is not None)))
         return checks + self._blind(settings)
 

@@ -221,14 +221,16 @@ def _beside_one_round(scene: Scene, looks: Reconstruction, strict: np.ndarray) -
     order = match(truth, made)
     back = strict_rule(scene.dataset)(truth, made[torch.arange(len(made))[:, None], order]).cpu()
     back = back.reshape(scene.drawn.shape)
-    held = strict.shape[1]
+    # Who holds fewer examples than others has one of them in several places.
+    counted = ~repeats_of(scene.truth.indices.cpu().numpy())
+    strict, held = strict.astype(bool) & counted, counted.sum(1)
     best = back.sum(2).amax(1).double().numpy() / held
     ever = torch.zeros(strict.shape, dtype=torch.long).scatter_reduce_(
         1, scene.drawn.flatten(1), back.flatten(1).long(), "amax"
     )
-    new = (strict & ~ever.bool().numpy()).mean(1)
+    new = (strict & ~ever.bool().numpy()).sum(1) / held
     return {
-        "best_round": best, "above_best_round": strict.mean(1) - best, "new_over_rounds": new,
+        "best_round": best, "above_best_round": strict.sum(1) / held - best, "new_over_rounds": new,
         "round_by_itself": back.double().mean((1, 2)).numpy(),
     }  # fmt: skip
 

@@ -110,7 +110,7 @@ def _facts(alone: CapturedClients) -> dict[str, Any]:
         "epochs": 1, "client_examples": None,
         "defense": "none", "defense_args": {}, "suite": None, "weights_hash": alone.digest, "batch_norm": None,
         "optimizer": record.optimizer if alone.of_update else "sgd", "learning_rate": record.learning_rate,
-        "rounds_seen": 1,
+        "rounds_seen": 1, "same_data": "batch",
     }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from harness.federation.taps import Tap
 from harness.judging.capture import CaptureRecord
 from harness.judging.federation import CapturedClients
 from harness.judging.framework_defenses import Declared
+from harness.judging.series import SameData, held_over
 from harness.observation import Noise, UpdateModel
 
 
@@ -55,10 +56,11 @@ class Group:
 
 def groups_of(
     clients: Sequence[CapturedClients], title: str, attacks: Sequence[str], prior: str, device: str,
-    update_model: str = "unroll", rounds_seen: int = 1,
+    update_model: str = "unroll", rounds_seen: int = 1, same_data: SameData = "batch",
 ) -> list[Group]:  # fmt: skip
     """Groups of captured clients with the cells that judge them; see :func:`cells_of`."""
-    found = [Group(one, cells_of(one, title, attacks, prior, device, update_model, rounds_seen)) for one in clients]
+    more = prior, device, update_model, rounds_seen, same_data
+    found = [Group(one, cells_of(one, title, attacks, *more)) for one in clients]
     if len(found) == 1:
         return found
 
@@ -71,7 +73,7 @@ def groups_of(
 
 def cells_of(
     captured: CapturedClients, title: str, attacks: Sequence[str], prior: str, device: str,
-    update_model: str = "unroll", rounds_seen: int = 1,
+    update_model: str = "unroll", rounds_seen: int = 1, same_data: SameData = "batch",
 ) -> list[CellSettings]:  # fmt: skip
     """One cell for each attack; what a client sends is read as it leaves the client, a gradient as the step leaves it.
 
@@ -81,6 +83,7 @@ def cells_of(
         prior: what is public, ``none`` or what was named.
         update_model: of several local steps.
         rounds_seen: rounds that an attacker has of each client.
+        same_data: whether a client trains on the same examples in all of them.
 
     Raises:
         UsageError: an unknown name, settings out of range, an attack that knows public data where none are named, or a
@@ -97,6 +100,9 @@ def cells_of(
     facts = {"clients": record.clients, "clients_per_round": record.clients_per_round}
     known = {name: value for name, value in facts.items() if value is not None}
     epochs, sizes = (record.passes, record.step_sizes()) if update else (1, ())
+    own = sum(sizes) // epochs if len(set(sizes)) > 1 else None
+    if same_data == "client":
+        own = held_over(captured).labels.shape[1]
     cells = [
         cell_settings(
             dataset=title, model=record.model, defense=defense.name, defense_args=dict(defense.settings),
@@ -104,7 +110,7 @@ def cells_of(
             tap=Tap.SENT if update else Tap.STEP, victims=captured.clients, batch_size=record.step_size,
             learning_rate=record.rate, local_steps=record.local_steps if update else 1,
             optimizer=(record.local_optimizer or PLAIN).text if update else PLAIN.text, epochs=epochs,
-            client_examples=sum(sizes) // epochs if len(set(sizes)) > 1 else None,
+            client_examples=own, same_data=same_data,
             update_model=update_model if update and record.local_steps > 1 else "first", prior=prior, device=device,
             weights=AS_CAPTURED, weights_hash=captured.digest, round=record.rounds_before,
             sent_as=record.dtype if update else None,

@@ -18,6 +18,8 @@ from harness.models.weights_files import load_state
 
 #: Members, and non-members, below which nothing is said.
 FEWEST = 20
+#: Models that are asked together.
+MOST_ROUNDS = 12
 
 
 @dataclass(frozen=True)
@@ -115,31 +117,54 @@ def final_of_files(name: str, weights: Path, sides: Sides) -> Final:
     return Final(name, shape, classes, weights.name, module)
 
 
-def final_of_captures(captures: Sequence[Capture], weights: Path | None) -> Final:
-    """The network of captures, with weights from a file, or what came back in the latest round (of several captures of
-    that round, the last one named).
+def finals_of_captures(captures: Sequence[Capture], weights: Path | None) -> list[Final]:
+    """The network of captures with what came back in each round, the latest one last, or the weights of a file last.
+
+    Of several captures of a round the last one named counts. Of more than ``MOST_ROUNDS`` rounds as many are taken,
+    evenly spread, the first and the last among them. Rounds whose captures hold gradients have no model.
 
     Raises:
-        UsageError: captures of texts or of gradients, or weights that do not fit.
+        UsageError: captures of texts, of different networks or of gradients alone, or weights that do not fit.
     """
-    latest = max(enumerate(captures), key=lambda one: (one[1].record.round, one[0]))[1]
+    rounds = {one.record.round: one for one in captures}
+    latest = rounds[max(rounds)]
     record, folder = latest.record, str(latest.folder)
     if record.data == "text":
         raise UsageError(f"capture {folder!r} is of texts, and membership is tested of images and tables; drop it")
-    module, name = trained_network([latest])
-    if weights is not None:
-        load_state(module, name, weights)
-        return Final(name, record.shape, record.classes, weights.name, module)
-    if latest.kind == "gradient":
+    if weights is None and latest.kind == "gradient":
         raise UsageError(f"capture {folder!r} holds a gradient and no trained model; give it with --weights FILE")
-    state = fitted_arrays(latest.before, module, whole=True, fixed=fixed_values(record, module, True))
-    sent = fitted_arrays(latest.moved, module, whole=False)
-    if latest.kind == "update":
+    trained = [rounds[one] for one in sorted(rounds) if rounds[one].kind != "gradient"]
+    for one in trained:
+        theirs = one.record
+        if (theirs.model, theirs.shape, theirs.classes) != (record.model, record.shape, record.classes):
+            raise UsageError(
+                f"captures {str(one.folder)!r} and {folder!r} are of different networks, {theirs.model!r} and "
+                f"{record.model!r}; judge them apart"
+            )
+    _, name = trained_network([latest, *trained])
+    most = MOST_ROUNDS - (weights is not None)
+    if len(trained) > most:
+        trained = [trained[round(place * (len(trained) - 1) / (most - 1))] for place in range(most)]
+    if weights is None:
+        return [_final(one) for one in trained]
+    module, _ = trained_network([latest])
+    load_state(module, name, weights)
+    last = Final(name, record.shape, record.classes, weights.name, module)
+    # One capture beside a file of weights says no more than what the network is.
+    return [*(_final(one) for one in trained), last] if len(trained) > 1 else [last]
+
+
+def _final(capture: Capture) -> Final:
+    """The model that came back in a capture."""
+    record, (module, name) = capture.record, trained_network([capture])
+    state = fitted_arrays(capture.before, module, whole=True, fixed=fixed_values(record, module, True))
+    sent = fitted_arrays(capture.moved, module, whole=False)
+    if capture.kind == "update":
         # Statistics of layers that normalise are sent as they are.
         trained = {one for one, _ in module.named_parameters()}
         sent = {one: state[one] + value if one in trained else value for one, value in sent.items()}
     module.load_state_dict(state | sent)
-    return Final(name, record.shape, record.classes, f"{latest.kind} of {latest.folder.name}", module)
+    return Final(name, record.shape, record.classes, f"{capture.kind} of {capture.folder.name}", module)
 
 
 def require_fit(final: Final, sides: Sides) -> None:

@@ -1,29 +1,49 @@
 """Captures of the same clients in several rounds, put side by side: each client once, with all that it sent."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
 
 from harness.base.errors import UsageError
 from harness.judging.federation import CapturedClients
 
-_ASKED = "--rounds-seen"
+_ASKED, _OTHERS = "--rounds-seen", "--same-data client"
+
+SameData = Literal["batch", "client"]
+"""What a client trains on in each of its rounds: the same examples, or some of its own that nobody else knows."""
 
 
-def over_rounds(clients: Sequence[CapturedClients], rounds: int) -> list[CapturedClients]:
+def chosen_data(given: str) -> SameData:
+    """What was asked for by its name. Raises UsageError: an unknown one."""
+    for one in get_args(SameData):
+        if given == one:
+            return one
+    raise UsageError(f"unknown data {given!r}; use --same-data batch or client")
+
+
+def over_rounds(
+    clients: Sequence[CapturedClients], rounds: int, same_data: SameData = "batch"
+) -> list[CapturedClients]:
     """Each client once, as it was in its first round, with ``later`` ones beside it; unchanged for a single round.
 
     Args:
         clients: groups whose batches are of the same sizes, with their truth.
-        rounds: how many rounds of the same examples an attacker has of each client, the first ones in order.
+        rounds: how many rounds an attacker has of each client, the first ones in order.
+        same_data: ``batch`` needs the same examples in all of them.
 
     Raises:
         UsageError: the truth or a client's name is missing, a client has fewer captures, two of one round, other
             examples in one of them, or an optimizer that remembers earlier rounds.
     """
-    return list(clients) if rounds == 1 else [_side_by_side(one, rounds) for one in clients]
+    if rounds == 1 and same_data == "client":
+        raise UsageError(f"{_OTHERS} is of several rounds; add {_ASKED} R")
+    return list(clients) if rounds == 1 else [_side_by_side(one, rounds, same_data) for one in clients]
 
 
-def _side_by_side(captured: CapturedClients, rounds: int) -> CapturedClients:
+def _side_by_side(captured: CapturedClients, rounds: int, same_data: SameData) -> CapturedClients:
     if captured.images is None:
         raise UsageError(f"{_ASKED} needs each capture's truth, to know that its examples are the same in every round")
     if captured.record.state == "carried":
@@ -37,8 +57,11 @@ def _side_by_side(captured: CapturedClients, rounds: int) -> CapturedClients:
             raise UsageError(f"client {name!r} has two captures of round {at}; leave one of them out")
         known[at] = row
     rows = [_first_of(name, known, rounds) for name, known in of_client.items()]
-    for name, own in zip(of_client, rows, strict=True):
-        _require_same_examples(captured, name, own)
+    if same_data == "client":
+        _require_one_pass(captured)
+    else:
+        for name, own in zip(of_client, rows, strict=True):
+            _require_same_examples(captured, name, own)
     first, *later = (captured.take([own[number] for own in rows]) for number in range(rounds))
     return replace(first, later=tuple(later), digest=" ".join(one.digest for one in (first, *later)))
 
@@ -67,5 +90,53 @@ def _require_same_examples(captured: CapturedClients, name: str, rows: Sequence[
         if steps(row) != first:
             raise UsageError(
                 f"client {name!r} trained on other examples in round {captured.at[row]} than in round "
-                f"{captured.at[rows[0]]}; {_ASKED} combines rounds of the same examples"
+                f"{captured.at[rows[0]]}; {_ASKED} combines the same examples, or any with {_OTHERS}"
             )
+
+
+def _require_one_pass(captured: CapturedClients) -> None:
+    record = captured.record
+    if captured.of_update and (record.passes > 1 or len(set(record.step_sizes())) > 1):
+        raise UsageError(f"{_OTHERS} is of one pass over whole batches in a round; leave {_OTHERS} out")
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """What clients used in several rounds, each example once.
+
+    Attributes:
+        images, labels: (V, n, ...) and (V, n); who used fewer than n has its first one again.
+        drawn: (V, T, b), which of them each round took.
+    """
+
+    images: Tensor
+    labels: Tensor
+    drawn: Tensor
+
+
+def held_over(captured: CapturedClients) -> Held:
+    """The different examples of clients with later rounds, and which of them each round took.
+
+    Raises:
+        UsageError: a round took an example twice.
+    """
+    rounds = (captured, *captured.later)
+    parts = [(one.images, one.labels) for one in rounds if one.images is not None and one.labels is not None]
+    images, labels = (torch.stack(values, 1) for values in zip(*parts, strict=True))
+    every, firsts = [], []
+    for row in range(captured.clients):
+        known, places = dict[tuple[bytes, int], int](), list[int]()
+        own = zip(images[row].flatten(0, 1).numpy(), labels[row].flatten().tolist(), strict=True)
+        for place, (image, label) in enumerate(own):
+            places.append(known.setdefault((image.tobytes(), label), place))
+        where = {first: number for number, first in enumerate(known.values())}
+        firsts.append(list(where))
+        every.append([where[place] for place in places])
+    drawn = torch.tensor(every).reshape(labels.shape)
+    for name, own in zip(captured.names, drawn, strict=True):
+        if any(len(one.unique()) < len(one) for one in own):
+            raise UsageError(f"client {name!r} took an example twice in a round; {_OTHERS} is of different ones")
+    most = max(map(len, firsts))
+    kept = torch.tensor([own + own[:1] * (most - len(own)) for own in firsts])
+    rows = torch.arange(captured.clients)[:, None]
+    return Held(images.flatten(1, 2)[rows, kept], labels.flatten(1, 2)[rows, kept], drawn)

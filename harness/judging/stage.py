@@ -21,6 +21,7 @@ from harness.evaluation.reading import NOTHING, Reading, Remembered
 from harness.experiment import CellSettings
 from harness.judging.declared import noise_of
 from harness.judging.federation import CapturedClients
+from harness.judging.series import held_over
 from harness.judging.texts import of_their_kind, whole_vocabulary
 from harness.models import NextWord, RowModel, build_module
 from harness.tampering import Tamper
@@ -37,7 +38,8 @@ _OF_CAPTURES = {
 }
 # Options of evaluate that judge lacks are all but these.
 _HERE = (
-    "attack|budget|checks-only|chunk|data-root|device|jobs|json|out|plan|prior|resume|rounds-seen|threads|truth|update-model"
+    "attack|budget|checks-only|chunk|data-root|device|jobs|json|out|plan|prior|resume|rounds-seen|same-data|threads|truth|"
+    "update-model"
 )  # fmt: skip
 _NOT_HERE = re.compile(rf"--(?!(?:{_HERE})(?![a-z-]))[a-z][a-z-]*")
 
@@ -75,7 +77,9 @@ class CapturedStage(Stage):
         super().__init__(data_root, chunk)
         self._captured, self._declared, self._late = captured, declared, late
         self._rounds = (captured, *captured.later)
-        truth = _truth_of(captured)
+        held = held_over(captured) if declared.draws else None
+        self._drawn = held and held.drawn
+        truth = _truth_of(captured if held is None else replace(captured, images=held.images, labels=held.labels))
         # An image that several clients hold, or one in several rounds, is one image to whoever counts.
         firsts, self._places = first_copies(truth).unique(return_inverse=True)
         self._truth, self._whole = truth, _with_truth_first(truth.take(firsts), look_alikes)
@@ -104,8 +108,14 @@ class CapturedStage(Stage):
         return scene if owners is None else replace(scene, owners=owners[: len(scene.truth.labels)])
 
     def choose(self, dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
-        own = torch.arange(rows * settings.examples).reshape(rows, -1)
+        # Who draws is attacked with all that it used in any of the rounds.
+        own = torch.arange(rows * (settings.distinct if settings.draws else settings.examples)).reshape(rows, -1)
         return Victims(self._truth.images[own], self._truth.labels[own], self._places[own])
+
+    def drawn(self, settings: CellSettings, keys: list[Key]) -> Tensor:
+        assert self._drawn is not None
+        first = settings.round - self._declared.round
+        return self._drawn[: len(keys), first : first + settings.rounds_seen]
 
     def tampering(self, settings: CellSettings) -> Tamper | None:
         if super().tampering(settings) is not None:

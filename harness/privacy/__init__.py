@@ -3,6 +3,7 @@
 from harness.privacy import pld, rdp  # noqa: F401  (imported to register)
 from harness.privacy.accountant import ACCOUNTANTS, Accountant, AdditiveAccountant, Epsilon, make_accountant
 from harness.privacy.budget import Stop, rounds_within, sigma_for, steps_within
+from harness.privacy.contradictions import lineup_p_value, strict_p_value
 from harness.privacy.distributed_noise import PoissonBinomialSum, SkellamSum, skellam_sum
 from harness.privacy.events import (
     Composition,
@@ -22,9 +23,8 @@ from harness.privacy.reconstruction import (
     RenyiLimit,
     RunLimit,
     combined,
-    lineup_p_value,
-    strict_p_value,
 )
+from harness.privacy.several import several_targets
 from harness.privacy.views import (
     GUARANTEES,
     FederationFacts,
@@ -84,6 +84,7 @@ __all__ = [
     "make_statement",
     "repeatable",
     "rounds_within",
+    "several_targets",
     "sigma_for",
     "skellam_sum",
     "steps_within",

@@ -132,6 +132,25 @@ def area_interval(members: Numbers, others: Numbers, confidence: float = 0.95) -
     return float(expit(logit(found) - wide)), float(expit(logit(found) + wide))
 
 
+def area_gain(
+    members: Numbers, others: Numbers, members_before: Numbers, others_before: Numbers, confidence: float = 0.95
+) -> tuple[float, float, float]:
+    """How much larger :func:`area` is than that of another score of the same examples, with a two-sided interval.
+
+    The interval is DeLong's of two areas that belong together.
+
+    Args:
+        members, others: (n,) and (N,), the score.
+        members_before, others_before: the same, the other one.
+    """
+    inside = _placements(members, others) - _placements(members_before, others_before)
+    outside = _placements(others_before, members_before) - _placements(others, members)
+    gain = float(inside.mean())
+    deviation = math.sqrt(inside.var(ddof=1) / len(members) + outside.var(ddof=1) / len(others))
+    wide = float(stats.norm.isf((1 - confidence) / 2)) * deviation
+    return gain, gain - wide, gain + wide
+
+
 @dataclass(frozen=True)
 class FoundAt:
     """Members that are told at a share of false alarms.

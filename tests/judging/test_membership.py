@@ -17,8 +17,10 @@ from torch import nn
 
 from harness.capture import captured
 from harness.cli import run
-from harness.judging.members import Final, Sides, read_sides
-from harness.judging.membership import halves, judge_members
+from harness.judging.capture import read_capture
+from harness.judging.member_signals import halves
+from harness.judging.members import MOST_ROUNDS, Final, Sides, finals_of_captures, read_sides
+from harness.judging.membership import judge_members
 from harness.models.networks import build_module
 
 SHAPE = (1, 8, 8)
@@ -92,16 +94,63 @@ def test_without_their_influence_members_are_not_told(tmp_path: Path) -> None:
     for seed in range(20):
         members, others, trained_on = data(seed, 120, 120, 120)
         sides = read_sides(*save(tmp_path, members=members, others=others))
-        final = Final("logistic", SHAPE, 10, "a test", trained("logistic", *trained_on, 60, seed))
-        made = judge_members(final, sides, references=4, seed=seed)
-        assert made.problem is None
-        for one in made.scores:
+        finals = [of(f"{steps} steps", trained("logistic", *trained_on, steps, seed)) for steps in (20, 40, 60)]
+        made = judge_members(finals, sides, references=4, seed=seed)
+        assert made.problem is None and made.rounds is not None
+        scores = [*made.scores, *(one.told for one in made.rounds.gains)]
+        for one in scores:
             middle = logit(one.area)
             low, high = (expit(middle + wide * (logit(end) - middle)) for end in (one.low, one.high))
             assert low <= 0.5 <= high, (seed, one)
-        found.append([one.area for one in made.scores])
+        found.append([one.area for one in scores])
     # Nor are they on the mean of all.
     assert np.abs(np.mean(found, 0) - 0.5).max() < 4 * (1 / 12 * (2 / 120)) ** 0.5 / 20**0.5
+
+
+def of(source: str, module: nn.Module, name: str = "logistic") -> Final:
+    return Final(name, SHAPE, 10, source, module)
+
+
+def test_rounds_that_each_train_on_some_members_tell_more_than_the_last(tmp_path: Path) -> None:
+    """The last model saw a third of the members, and all three together saw each of them."""
+    members, others = data(4, 180, 200)
+    sides, thirds = read_sides(*save(tmp_path, members=members, others=others)), np.split(np.arange(180), 3)
+    finals = [of(f"round {number}", trained("mlp2", members[0][part], members[1][part], 25, number), "mlp2")
+              for number, part in enumerate(thirds)]  # fmt: skip
+    made = judge_members(finals, sides, references=4)
+    assert made.rounds is not None and made.rounds.sources == ("round 0", "round 1", "round 2")
+    for last, gain in zip(made.scores, made.rounds.gains, strict=True):
+        assert gain.told.name == f"{last.name}, rounds added"
+        assert gain.low < gain.more == pytest.approx(gain.told.area - last.area) and gain.more < gain.high
+    rmia = made.rounds.gains[0]
+    assert rmia.low > 0 and "a gain over the last alone (+" in rmia.said
+    said = "\n".join(made.lines())
+    assert "over 3 rounds: round 0, round 1, round 2" in said and "RMIA, rounds added: AUC 0." in said
+    alone = judge_members(finals[-1:], sides, references=4)
+    assert alone.rounds is None and (alone.scores, alone.passes, alone.members) == (
+        made.scores, made.passes, made.members,
+    )  # fmt: skip
+
+
+def test_a_round_whose_model_was_looked_at_twice_adds_nothing(tmp_path: Path) -> None:
+    members, others = data(5, 60, 80)
+    sides = read_sides(*save(tmp_path, members=members, others=others))
+    final = of("twice", trained("logistic", *members, 200))
+    made = judge_members([final, final], sides, references=4)
+    assert made.rounds is not None
+    for last, gain in zip(made.scores, made.rounds.gains, strict=True):
+        assert (gain.told.area, gain.more, gain.low, gain.high) == (last.area, 0, 0, 0)
+        assert "no gain is shown over the last alone" in gain.said
+
+
+def test_rounds_are_invalid_with_members_of_other_data(tmp_path: Path) -> None:
+    """Told by reference models of all rounds, without the models."""
+    (images, labels), others = data(1, 150, 150)
+    noisy = np.clip(images + np.random.default_rng(0).normal(0, 0.5, images.shape), 0, 1).astype("f4")
+    sides = read_sides(*save(tmp_path, members=(noisy, labels), others=others))
+    made = judge_members([of(str(steps), trained("logistic", *others, steps)) for steps in (30, 60)], sides)
+    assert made.rounds is not None and not made.rounds.without[1] <= 0.5 <= made.rounds.without[2]
+    assert made.problem and "differ without the model" in made.problem
 
 
 def test_members_of_other_data_are_no_result(judge: Any, tmp_path: Path) -> None:
@@ -163,6 +212,12 @@ def test_captures_bring_the_network_and_what_it_became(
         told = (module(torch.from_numpy(members[0])).argmax(1).numpy() == members[1]).mean()
     assert document["accuracy"][0] == pytest.approx(told) and document["source"] == f"{kind} of 1"
     assert len(document["passes"]) == 4
+    assert document["rounds"]["sources"] == ["after of 0", f"{kind} of 1"]
+    _, alone, _ = judge(*files, last, "--references", 4)
+    assert alone["rounds"] is None and alone["scores"] == document["scores"] and alone["members"] == document["members"]
+    torch.save(module.state_dict(), tmp_path / "final.pt")
+    _, named, said = judge(*files, tmp_path / "captures", "--references", 4, "--weights", tmp_path / "final.pt")
+    assert named["rounds"]["sources"] == ["after of 0", f"{kind} of 1", "final.pt"], said
 
 
 def spoiled(number: int, members: Any, others: Any) -> tuple[Any, Any]:
@@ -241,6 +296,34 @@ def test_what_does_not_fit_a_capture(change: Any, said: str, judge: Any, tmp_pat
         (folders[0] / "after.npz").rename(folders[0] / "gradient.npz")
     code, _, line = judge(*save(tmp_path, members=members, others=others), folders[0])
     assert code == 2 and said in line and len(line.splitlines()) == 1
+
+
+def test_rounds_of_another_network_are_judged_apart(judge: Any, tmp_path: Path, federation: Any) -> None:
+    folders = [*federation(2)]
+    record = json.loads((folders[0] / "capture.json").read_text())
+    (folders[0] / "capture.json").write_text(json.dumps(record | {"round": 7, "model": "mlp2"}))
+    members, others = data(3, 60, 80)
+    code, _, line = judge(*save(tmp_path, members=members, others=others), *folders)
+    assert code == 2 and "are of different networks" in line and "judge them apart" in line
+    assert len(line.splitlines()) == 1
+
+
+def test_of_many_rounds_some_are_asked(tmp_path: Path) -> None:
+    """Evenly spread, with the first and the last."""
+    module = build_module("logistic", SHAPE, 10, 0)
+    for number in range(30):
+        with captured(module, tmp_path / f"{number:02}", round=number, model="logistic", image_shape=SHAPE, classes=10,
+                      learning_rate=0.1, batch_size=4):  # fmt: skip
+            optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+            nn.functional.cross_entropy(module(torch.rand(4, *SHAPE)), torch.zeros(4, dtype=torch.long)).backward()
+            optimizer.step()
+    captures = [read_capture(one) for one in sorted(tmp_path.iterdir())]
+    places = [int(one.source.split()[-1]) for one in finals_of_captures(captures, None)]
+    assert len(places) == MOST_ROUNDS and (places[0], places[-1]) == (0, 29)
+    assert set(np.diff(places)) <= {2, 3}
+    (captures[3].folder / "after.npz").rename(captures[3].folder / "gradient.npz")
+    kept = finals_of_captures([read_capture(one.folder) for one in captures[:5]], None)
+    assert [one.source[-2:] for one in kept] == ["00", "01", "02", "04"]
 
 
 def test_one_file_alone_and_weights_without_members(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from harness.experiment import cell_settings
 from harness.judging.capture import Capture, read_capture
 from harness.judging.declared import groups_of
 from harness.judging.federation import federations
-from harness.judging.series import over_rounds
+from harness.judging.series import held_over, over_rounds
 from harness.judging.stage import CapturedStage
 
 VICTIMS, ROUNDS, SIGMA = 4, 3, 0.05
@@ -136,3 +136,98 @@ def test_the_command_judges_rounds_and_says_of_how_many_a_row_is(
     assert document["captures"] == VICTIMS
     (row,) = document["results"]["summary"]
     assert row["rounds_tried"] == [3] and row["options"]["rounds_seen"] == 3 and row["victims"] == VICTIMS
+
+
+# Rounds in which a client takes others of its examples.
+
+HELD = 6
+
+
+def _drawing(tmp_path: Path, **changes: Any) -> Scene:
+    asked = {"defense": "none", "attack": "cpl", "tap": "T2.step", "batch_size": 2} | changes
+    return Stage(tmp_path, 64).set(cell_settings(
+        dataset="digits", model="mlp", victims=VICTIMS, rounds_seen=ROUNDS, same_data="client", client_examples=HELD,
+        prior="none", **asked,
+    ))  # fmt: skip
+
+
+def _written_draws(scene: Scene, folder: Path, **changes: Any) -> list[Path]:
+    """A capture of each client in each round, with what it took there; ``changes`` are of the last one."""
+    seen, found = scene.observation, []
+    assert scene.drawn is not None
+    for number in range(ROUNDS):
+        for client in range(VICTIMS):
+            row, places = client * ROUNDS + number, scene.drawn[client, number]
+            facts = {"client": f"hospital {client}", "round": number, "first_round": 0}
+            images, labels = scene.truth.images[client, places], scene.truth.labels[client, places]
+            if (number, client) == (ROUNDS - 1, VICTIMS - 1):
+                facts |= {name: value for name, value in changes.items() if name in facts}
+                images, labels = (changes.get(name, own) for name, own in (("images", images), ("labels", labels)))
+            record = CaptureRecord(
+                model="mlp", image_shape=(1, 8, 8), classes=10, learning_rate=0.05, batch_size=len(labels), **facts
+            )
+            before, sent = (
+                {name: value.numpy() for name, value in values.items()}
+                for values in (seen.model.state(seen.weights[row]), seen.model.layout.split(seen.target[row]))
+            )
+            where = folder / f"{number} {client}"
+            found.append(write_capture(where, record, before, images=images, labels=labels, gradient=sent))
+    return found
+
+
+def test_rounds_of_other_batches_are_what_evaluate_pools(tmp_path: Path) -> None:
+    scene = _drawing(tmp_path)
+    captured = federations(_captures(_written_draws(scene, tmp_path)))
+    clients = over_rounds(captured, ROUNDS, "client")
+    (group,) = groups_of(clients, "captures", ["cpl"], "none", "cpu", rounds_seen=ROUNDS, same_data="client")
+    judged = CapturedStage(tmp_path, 64, group.captured, group.cell, None, None).set(group.cell)
+    ours, theirs = scene.observation, judged.observation
+    assert torch.equal(theirs.weights, ours.weights) and torch.allclose(theirs.target, ours.target, atol=1e-6)
+    assert theirs.rows == VICTIMS * ROUNDS and scene.drawn is not None and judged.drawn is not None
+    used = [len(own.unique()) for own in scene.drawn]
+    assert theirs.client == (ROUNDS, max(used)) and judged.truth.labels.shape == (VICTIMS, max(used))
+    assert torch.equal(judged.of_rows, scene.of_rows)
+    # Who used fewer examples has its first one in the other places, which do not count.
+    assert [len(own.unique()) for own in judged.truth.indices] == used
+
+
+def test_the_command_judges_rounds_of_other_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """More comes back than a client's best round alone brings, and nothing is called resilient."""
+    named = [str(one) for one in _written_draws(_drawing(tmp_path), tmp_path)]
+    common = ["judge", *named, "--attack", "cpl", "--rounds-seen", "3", "--out", str(tmp_path / "o")]
+    assert run(common) == 2
+    assert "combines the same examples, or any with --same-data client" in capsys.readouterr().err
+    code = run([*common, "--prior", "digits", "--same-data", "client", "--json"])
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    document = json.loads(printed.out)
+    (row,) = document["results"]["summary"]
+    assert row["options"] == {"client_examples": 5, "rounds_seen": 3, "same_data": "client"}
+    assert row["victims"] == VICTIMS and (row["verdict"], row["strongest"]) == ("leaks", "cpl")
+    (cell,) = [one for one in document["results"]["cells"] if one["attack"] == "cpl" and one["role"] == "cell"]
+    best, more = (cell["metrics"][name]["mean"] for name in ("best_round", "above_best_round"))
+    # All of the 18 examples, though three clients used four or five, and a round takes two of them.
+    assert best + more == pytest.approx(1) and 2 / 5 <= best <= 2 / 4
+    assert any("membership: not told" in one["said"] for one in document["measured"])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(["--same-data", "client"], "add --rounds-seen R"), (["--same-data", "sums"], "use --same-data batch or client"),
+     (["--same-data", "client", "--rounds-seen", "4"], "lower it, or leave that client out")],
+)  # fmt: skip
+def test_rounds_of_a_client_that_are_not_there_are_one_line(
+    options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = [str(one) for one in _written_draws(_drawing(tmp_path), tmp_path)]
+    assert run(["judge", *named, "--attack", "cpl", "--out", str(tmp_path / "o"), *options]) == 2
+    said = capsys.readouterr().err
+    assert words in said and len(said.splitlines()) == 1
+
+
+def test_a_round_that_took_an_example_twice_is_refused(tmp_path: Path) -> None:
+    scene = _drawing(tmp_path)
+    twice = {"images": scene.truth.images[-1, [0, 0]], "labels": scene.truth.labels[-1, [0, 0]]}
+    clients = over_rounds(federations(_captures(_written_draws(scene, tmp_path, **twice))), ROUNDS, "client")
+    with pytest.raises(UsageError, match="'hospital 3' took an example twice in a round"):
+        held_over(clients[0])

@@ -58,12 +58,41 @@ def test_classes_are_independent_and_slots_without_a_lineup_do_not_count() -> No
     assert lineup_p_value(first, np.ones_like(sizes), column(0, 1, 2, 3), BLIND) is None
 
 
-def test_places_of_a_batch_may_share_one_fate() -> None:
-    first = np.repeat(column(1, 1, 1, 0).astype(bool), 8, axis=1)
-    sizes, labels = np.full((4, 8), 10), np.tile(np.arange(4)[:, None], (1, 8))
-    alone = lineup_p_value(first[:, :1], sizes[:, :1], labels[:, :1], BLIND)
-    assert alone is not None and lineup_p_value(first, sizes, labels, BLIND) == pytest.approx(8 * alone)
-    assert strict_p_value(first, np.full((4, 8), 0.1), BLIND) == pytest.approx(8 * float(stats.binom.sf(2, 4, 0.1)))
+def test_places_of_a_batch_cost_no_more_than_twice_their_number() -> None:
+    """One place that is hit alone counts as before, times two; hits all over count together."""
+    first = np.zeros((12, 8), dtype=bool)
+    first[:9, 3] = True
+    sizes, labels = np.full((12, 8), 10), np.tile(np.arange(12)[:, None], (1, 8))
+    for limit in (BLIND, GaussianLimit(1.0)):
+        alone = lineup_p_value(first[:, 3:4], sizes[:, 3:4], labels[:, 3:4], limit)
+        found = lineup_p_value(first, sizes, labels, limit)
+        assert alone is not None and found is not None and found <= min(1.0, 16 * alone) * (1 + 1e-9)
+    strict = strict_p_value(first, np.full((12, 8), 0.1), GaussianLimit(1.0))
+    ceiling = GaussianLimit(1.0).ceiling(0.1)
+    assert strict == pytest.approx(16 * float(stats.binom.sf(8, 12, ceiling)))
+
+
+def test_hits_all_over_a_batch_are_found_where_no_place_alone_shows_them() -> None:
+    """Three of 64 victims at each of eight places: no place is remarkable, and all together are."""
+    random, limit = np.random.default_rng(4), GaussianLimit(0.1)
+    first = np.zeros((64, 8), dtype=bool)
+    for place in range(8):
+        first[random.choice(64, 3, replace=False), place] = True
+    sizes, labels = np.full((64, 8), 201), random.integers(0, 10, (64, 8))
+    each = [lineup_p_value(*(one[:, [place]] for one in (first, sizes, labels)), limit) for place in range(8)]
+    together = lineup_p_value(first, sizes, labels, limit)
+    assert min(value for value in each if value is not None) * 8 > 0.02
+    assert together is not None and together < CONTRADICTION_P < 0.02
+
+
+def test_a_class_s_luck_is_shared_by_all_places() -> None:
+    """Where look-alikes of the one class happen to lie far out, a blind guess is first everywhere."""
+    random, found = np.random.default_rng(5), []
+    for _ in range(60):
+        truths, decoys = random.standard_normal((32, 4)) ** 2, random.standard_normal(4) ** 2
+        value = lineup_p_value(truths < decoys.min(), np.full((32, 4), 5), np.zeros((32, 4), dtype=np.int64), BLIND)
+        found.append(cell(value))
+    assert fault_of(found) is None
 
 
 def test_more_is_less_probable_and_a_higher_limit_allows_more() -> None:

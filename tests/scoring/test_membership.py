@@ -1,5 +1,7 @@
 """Scores of membership by hand, and the intervals of what they tell."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -8,6 +10,7 @@ from sklearn.datasets import load_digits
 
 from harness.scoring.membership import (
     area,
+    area_gain,
     area_interval,
     best_weight,
     found_at,
@@ -137,3 +140,24 @@ def test_sites_with_labels_of_their_own_are_told() -> None:
 def test_one_round_tells_no_site() -> None:
     with pytest.raises(ValueError, match="two and more"):
         site_test(np.ones((1, 3, 4)))
+
+
+def test_the_interval_of_a_gain_covers_it_as_often_as_it_says() -> None:
+    """Two scores of the same examples that go together; the true areas are Phi of the distance over root 2."""
+    random, hits, trials, count = np.random.default_rng(7), 0, 400, 150
+    truth = float(stats.norm.cdf(0.9 / math.sqrt(2)) - stats.norm.cdf(0.5 / math.sqrt(2)))
+    for _ in range(trials):
+        shared = random.standard_normal((2, count))
+        one, two = (0.7 * shared + math.sqrt(0.51) * random.standard_normal((2, count)) for _ in range(2))
+        gain, low, high = area_gain(one[0] + 0.9, one[1], two[0] + 0.5, two[1])
+        assert gain == pytest.approx(area(one[0] + 0.9, one[1]) - area(two[0] + 0.5, two[1]))
+        hits += low <= truth <= high
+    # 95% of 400, within four standard errors.
+    assert 0.906 < hits / trials < 0.994
+
+
+def test_a_score_gains_nothing_over_itself() -> None:
+    members, others = np.random.default_rng(8).standard_normal((2, 50))
+    assert area_gain(members, others, members, others) == (0, 0, 0)
+    gain, low, high = area_gain(members + 9, others, members, others)
+    assert 0 < low < gain < high
