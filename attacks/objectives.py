@@ -81,12 +81,52 @@ class _CosineDistance(torch.autograd.Function):
         return made, None, None
 
 
+class _GaussianDistance(torch.autograd.Function):
+    """:func:`gaussian_distance` of long gradients, piece by piece: autograd would pass over tensors in double precision
+    half a dozen times, for the same bits; differentiable once."""
+
+    @staticmethod
+    def forward(ctx: Any, candidate: Tensor, target: Tensor, deviation: Tensor) -> Tensor:
+        scaled = (target - candidate).div_(deviation)
+        length = row_lengths(scaled)
+        ctx.save_for_backward(scaled, deviation, length)
+        return length.square() / 2
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        scaled, deviation, length = ctx.saved_tensors
+        made = torch.empty_like(scaled)
+        factors = gradient * length
+        for *row, own, factor in zip(made, scaled, deviation.expand_as(scaled), length, factors, strict=True):
+            for part, given, width in blocks(*row):
+                # A row of zeros has a derivative of zero.
+                nearer = given.double().div_(own).masked_fill_(own == 0, 0).mul_(factor)
+                part.copy_(nearer).div_(width).neg_()
+        return made, None, None
+
+
 def _scaled(values: Tensor, factors: Tensor, groups: tuple[int, ...]) -> Tensor:
     """Values (R, P) times a factor (R, M) per group."""
     made = torch.empty_like(values)
     for part, given, factor in zip(made.split(groups, 1), values.split(groups, 1), factors.split(1, 1), strict=True):
         torch.mul(given, factor, out=part)
     return made
+
+
+def row_lengths(vectors: Tensor, order: int = 2) -> Tensor:
+    """Norms (R,) of rows, summed in double precision: differences of single nats between millions of them count."""
+    return torch.linalg.vector_norm(vectors, order, dim=1, dtype=torch.float64)
+
+
+def gaussian_distance(candidate: Tensor, target: Tensor, deviation: Tensor) -> Tensor:
+    """Half the squared distance (R,), float64, of gradients (R, P) from a target, in deviations (R, 1) or (R, P).
+
+    Of long gradients differentiable once, by the candidate alone.
+    """
+    if candidate.shape[1] >= LONG:
+        return _GaussianDistance.apply(candidate, target, deviation)
+    return row_lengths((target - candidate) / deviation).square() / 2
 
 
 def l2(candidate: Tensor, target: Tensor) -> Tensor:

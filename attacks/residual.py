@@ -7,7 +7,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from harness.attacks.objectives import observed_only
+from harness.attacks.objectives import gaussian_distance, observed_only
+from harness.attacks.objectives import row_lengths as lengths
 from harness.attacks.stages import DESCENDED, excused
 from harness.base.vectors import group_sums, spread
 from harness.observation import Noise, NoiseLevel, Observation
@@ -129,10 +130,13 @@ def surprise(
     noise = observation.noise
     if observation.carrying is not None:
         return _where_zeros_are_covered(observation, candidate, floor, corner, sharp)
-    residual = observation.target - explained(observation, candidate, lead)
-    order = 1 if noise is not None and noise.law == "laplace" else 2
+    own = explained(observation, candidate, lead)
     if observation.certainty is not None and noise is None:
-        return _of_adaptive_step(observation, explained(observation, candidate, lead), floor, sharp)
+        return _of_adaptive_step(observation, own, floor, sharp)
+    if _is_gaussian(observation):
+        return gaussian_distance(own, observation.target, deviation_of(observation, floor, sharp))
+    residual = observation.target - own
+    order = 1 if noise is not None and noise.law == "laplace" else 2
     if observation.level is not None:
         return _with_own_levels(observation, observation.level, candidate, residual, floor)
     if noise is not None and noise.deviation is None:
@@ -143,6 +147,15 @@ def surprise(
     if order == 2:
         return lengths(scaled, order).square() / 2
     return math.sqrt(2) * lengths(_rounded_off(scaled, corner), order)
+
+
+def _is_gaussian(observation: Observation) -> bool:
+    """Whether noise, if there is any, is Gaussian to an attacker, of a known level, and independent."""
+    noise = observation.noise
+    if noise is None:
+        return observation.level is None
+    known = noise.deviation is not None and observation.level is None
+    return known and noise.law not in ("laplace", "uniform") and not is_correlated(observation)
 
 
 def standardised(observation: Observation, residual: Tensor, share: float = FLOOR, sharp: bool = False) -> Tensor:
@@ -336,11 +349,6 @@ def observed_counts(observation: Observation) -> Tensor:
     if observation.sparse:
         return (target != 0).sum(1).clamp_min(1).to(target.dtype)
     return torch.full_like(target[:, 0], target.shape[1])
-
-
-def lengths(vectors: Tensor, order: int) -> Tensor:
-    """Norms (R,) of rows, summed in double precision: differences of single nats between millions of them count."""
-    return torch.linalg.vector_norm(vectors, order, dim=1, dtype=torch.float64)
 
 
 # Whether the noise that a defense declares can be on what was read at all.

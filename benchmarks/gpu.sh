@@ -9,6 +9,8 @@
 #     SECOND_DEVICE_COUNT=1 HARNESS="python tests/second_device/second_device.py" QUICK=1 benchmarks/gpu.sh attack rehearsal
 #
 # For its parts tests and noise-bits, PYTHONPATH=tests/second_device PYTEST_ADDOPTS="-p second_device" beside these.
+# PYTHONSAFEPATH=1 needs the checkout on PYTHONPATH too, where the environment has another one installed. On a busy
+# machine, `taskset -c 0` before it: threads that wait for each other take minutes for seconds.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 part="${1:?which part? see the head of this file}" folder="${2:-gpu}"

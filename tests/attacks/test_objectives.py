@@ -9,8 +9,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from harness.attacks import objectives
-from harness.attacks.objectives import RAW, SCALE_FREE, cosine, l2, l2_scale_free, observed_only, total_variation
-from harness.base.vectors import group_products, group_sums, inner_products
+from harness.attacks.objectives import (
+    RAW,
+    SCALE_FREE,
+    cosine,
+    gaussian_distance,
+    l2,
+    l2_scale_free,
+    observed_only,
+    total_variation,
+)  # fmt: skip
+from harness.base.vectors import LONG, group_products, group_sums, inner_products
 
 GROUPS = (3, 1, 5)
 
@@ -210,3 +219,23 @@ def test_what_is_left_out_has_no_gradient() -> None:
         (slope,) = torch.autograd.grad(kind[name](observed_only(leaf, target), target, GROUPS).sum(), leaf)
         assert slope.isfinite().all() and torch.equal(slope[:, 2:5], torch.zeros_like(slope[:, 2:5]))
         assert (slope[:, :2] != 0).any()
+
+
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("numbers", [5, LONG + 3])
+def test_a_gaussian_distance_has_the_bits_of_autograd(numbers: int, each: bool) -> None:
+    random = torch.Generator().manual_seed(0)
+    target = torch.randn(3, numbers, generator=random)
+    candidates = [(target + torch.randn(3, numbers, generator=random)).requires_grad_() for _ in range(2)]
+    for one in candidates:
+        one.data.copy_(candidates[0].data)
+        one.data[2] = target[2]  # found
+    deviation = torch.rand(3, numbers if each else 1, generator=random) + 0.1
+    known = torch.linalg.vector_norm((target - candidates[1]) / deviation, dim=1, dtype=torch.float64).square() / 2
+    made = gaussian_distance(candidates[0], target, deviation)
+    assert torch.equal(made, known) and made[2] == 0
+    weights = torch.tensor([1.0, 0.3, 2.0], dtype=torch.float64)
+    (slope,), (known_slope,) = (
+        torch.autograd.grad((weights * loss).sum(), one) for loss, one in zip((made, known), candidates, strict=True)
+    )
+    assert torch.equal(slope, known_slope) and slope[0].any()

@@ -3,9 +3,10 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from harness.models.bilinear import RowSigmoid
-from harness.models.row_operators import PatchConv2d, with_row_operators
+from harness.models.row_operators import PatchConv2d, Size, images_of, with_row_operators
 
 
 def derivatives(layer: nn.Module, values: Tensor) -> list[Tensor]:
@@ -43,6 +44,39 @@ def test_patch_convolution(channels: int, settings: dict) -> None:
     patched = PatchConv2d(convolution)
     assert dict(patched.named_parameters()).keys() == dict(convolution.named_parameters()).keys()
     assert_equal_derivatives(patched, convolution, random_images(channels))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("size", "kernel", "padding", "stride"),
+    [
+        ((7, 7), (5, 5), (2, 2), (1, 1)),
+        ((14, 14), (5, 5), (2, 2), (2, 2)),
+        ((9, 8), (3, 2), (1, 0), (1, 2)),
+        ((8, 9), (3, 3), (0, 2), (2, 1)),
+        ((4, 4), (3, 3), (1, 1), (1, 1)),
+        ((1, 1), (1, 1), (0, 0), (1, 1)),
+        ((8, 8), (4, 4), (0, 0), (4, 4)),
+        ((9, 9), (2, 2), (0, 0), (3, 3)),  # pixels that no patch has
+        ((32, 32), (3, 3), (1, 1), (1, 1)),  # long lines
+        ((6, 30), (3, 5), (1, 2), (2, 1)),
+        ((30, 33), (7, 7), (3, 3), (2, 2)),
+    ],
+)
+def test_summed_patches_have_the_bits_of_fold(
+    size: Size, kernel: Size, padding: Size, stride: Size, dtype: torch.dtype
+) -> None:
+    columns = functional.unfold(torch.zeros(1, 1, *size), kernel, padding=padding, stride=stride).shape[-1]
+    generator = torch.Generator().manual_seed(0)
+    patches = torch.randn(3, 2, 4 * kernel[0] * kernel[1], columns, generator=generator, dtype=dtype)
+    patches[0, 0] *= -0.0
+    patches[1, 0, 0, 0] = torch.inf
+    known = functional.fold(patches.flatten(0, 1), size, kernel, padding=padding, stride=stride).view(3, 2, 4, *size)
+    bits = torch.int32 if dtype is torch.float32 else torch.int64
+    for given in (patches, patches.mT.contiguous().mT, patches.repeat(1, 1, 2, 1)[:, :, : patches.shape[2]]):
+        made = images_of(given, size, kernel, padding, stride)
+        assert made.is_contiguous()
+        assert torch.equal(made.view(bits), known.view(bits))
 
 
 def test_sigmoid() -> None:
