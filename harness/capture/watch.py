@@ -104,7 +104,7 @@ class Watch:
         else:
             self._safely(self._find_all)
         self._handles += [
-            register_optimizer_step_pre_hook(lambda optimizer, *_: self._safely(self._begins, optimizer)),
+            register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(lambda optimizer, *_: self._safely(self._ends, optimizer)),
         ]
         _listen(Optimizer, "__init__", Watch.built)
@@ -200,7 +200,25 @@ class Watch:
         self._handles.append(module.register_forward_hook(_Look(look), with_kwargs=True))
         self._handles += self._clips.follow(module.parameters())
 
-    def _begins(self, optimizer: Optimizer) -> None:
+    def _before(self, optimizer: Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """A step begins; what it is called with from now on, or None where that stays as it is."""
+        self._safely(self._begins, optimizer)
+        closure = named.get("closure", given[1] if len(given) > 1 else None)
+        if closure is None:
+            self._safely(self._look_at_gradients, optimizer)
+            return None
+
+        # Gradients are made within the step, as Lightning does it.
+        @wraps(closure)
+        def seen(*more: Any) -> Any:
+            made = closure(*more)
+            self._safely(self._look_at_gradients, optimizer)
+            return made
+
+        return ((*given[:1], seen, *given[2:]), named) if "closure" not in named else (given, named | {"closure": seen})
+
+    def _look_at_gradients(self, optimizer: Optimizer) -> None:
+        """They are as the step takes them."""
         if not self._is_ours(optimizer):
             return
         added = self._clips.reached() & {id(one) for one in _parameters(optimizer)}
@@ -210,6 +228,10 @@ class Watch:
                 "backward() of each step"
             )
         self._clips.stepped(_parameters(optimizer), _scale())
+
+    def _begins(self, optimizer: Optimizer) -> None:
+        if not self._is_ours(optimizer):
+            return
         if any(optimizer is one for one, _ in self._optimizers):
             return
         if not self._networks:

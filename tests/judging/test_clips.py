@@ -102,3 +102,67 @@ def test_a_clip_behind_a_scaler_is_read(tmp_path: Path) -> None:
         scaler.update()
     record = read_capture(tmp_path).record
     assert (record.clip_grad_norm, record.loss_scale) == (0.25, 1)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_a_clip_within_a_step_is_read(kind: Any, named: bool, tmp_path: Path) -> None:
+    """Where the step itself asks for the gradients, as Lightning's does."""
+    images, labels = (one.flatten(0, 1) for one in digits(1, 8))
+    network, alone = make((1, 8, 8), 10), make((1, 8, 8), 10)
+    alone.load_state_dict(network.state_dict())
+
+    def train(network: nn.Module) -> None:
+        optimizer = kind(network.parameters(), lr=0.01)
+        for batch, truth in zip(images.split(2), labels.split(2), strict=True):
+
+            def gradients(batch: Tensor = batch, truth: Tensor = truth) -> Tensor:
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(network(batch), truth)
+                loss.backward()
+                nn.utils.clip_grad_norm_(network.parameters(), 0.125)
+                return loss.detach()
+
+            assert float(optimizer.step(**{"closure": gradients}) if named else optimizer.step(gradients)) > 0
+
+    with captured(network, tmp_path, model=f"{__name__}:make"):
+        train(network)
+    train(alone)
+    record = read_capture(tmp_path).record
+    assert (record.clip_grad_norm, record.loss_scale, record.local_steps, record.batch_size) == (0.125, 1, 4, 2)
+    both = zip(network.state_dict().values(), alone.state_dict().values(), strict=True)
+    assert all(torch.equal(one, two) for one, two in both)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_a_trainer_of_lightning_is_read(clip: float | None, tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning")
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = make((1, 8, 8), 10)
+
+        def training_step(self, batch: list[Tensor], _: int) -> Tensor:
+            return nn.functional.cross_entropy(self.inner(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.Adam(self.parameters(), 1e-3)
+
+    images, labels = (one.flatten(0, 1) for one in digits(1, 16))
+    data, module = torch.utils.data.TensorDataset(images, labels), Module()
+    trainer = lightning.Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, gradient_clip_val=clip,
+        default_root_dir=tmp_path,
+    )  # fmt: skip
+    with captured(module.inner, tmp_path / "0", model=f"{__name__}:make"):
+        trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=4, shuffle=True))
+    record = read_capture(tmp_path / "0").record
+    assert (record.optimizer, record.learning_rate, record.local_steps) == (
+        "adam" + (f":clip_grad_norm={clip}" if clip else ""),
+        1e-3,
+        8,
+    )
+    assert (record.examples, record.epochs, record.batch_size, record.order) == (16, 2, 4, "reshuffled")
