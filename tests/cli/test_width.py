@@ -60,6 +60,7 @@ def test_a_run_has_its_verdict_and_then_a_table_for_each_defense(fits: Callable[
     )
 
 
+@pytest.mark.usefixtures("coarse_losses")
 def test_other_tables_fit_too(fits: Callable[[str], list[str]], harness: Harness, tmp_path: Path) -> None:
     assert harness(*RUN.split()).code == 0 and harness(*RUN.split(), "--seed", "1", "--out", "other").code == 0
     assert any("fed_cdp" in line for line in fits("compare runs --defense none,fed_cdp"))
