@@ -15,6 +15,8 @@ from torch.autograd.graph import Node
 
 # How near the gradient must be to that of cross-entropy, relative to its norm, and in steps of its floats.
 _NEAR, _FLOATS = 1e-3, 4
+# How near a multiple of few digits is, to be what was meant.
+_CLOSE = 1e-5
 # Labels are found with a scale, and the scale with labels, so often.
 _FITS = 3
 # Of a sum of probabilities: from which on an output is no logarithm of them.
@@ -167,4 +169,6 @@ def _rounded(multiple: float, near: float) -> float:
     for one in (float(round(multiple)), 1 / max(1, round(1 / multiple))):
         if one and abs(multiple / one - 1) <= near:
             return one
-    return multiple
+    short = [float(f"{multiple:.{digits}g}") for digits in range(1, 7)]
+    close = near if near > _NEAR else _CLOSE  # of half precision nothing closer is known
+    return next((one for one in short if abs(multiple / one - 1) <= close), multiple)

@@ -1,8 +1,9 @@
 """What went through a network while it trained: batches, their losses, and the weights that they met."""
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 import torch
@@ -14,6 +15,50 @@ from harness.capture.losses import mark_output, near_of, share_of
 _NORM = nn.modules.batchnorm._NormBase
 # How much the norm of a weight may be off by rounding, as where something was added and taken away again.
 _NEAR = 1e-5
+
+
+class Look:
+    """A hook that leaves no trace in copies of the network, nor in files that hold it."""
+
+    def __init__(self, look: Callable[..., None]) -> None:
+        self._look = look
+
+    def __call__(self, *given: Any) -> None:
+        self._look(*given)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (nullcontext(), "__exit__")
+
+
+def _is_look(hook: Any) -> bool:
+    """Also what one has become in a copy."""
+    return isinstance(hook, Look) or getattr(hook, "__func__", None) is nullcontext.__exit__
+
+
+def hide_looks_from_scripts() -> None:
+    """From now on ``torch.jit.script`` compiles networks as if nobody looked: it would compile hooks too."""
+    original: Any = torch.jit.script
+    if hasattr(original, "hides_looks"):
+        return
+
+    @wraps(original)
+    def script(what: Any, *given: Any, **named: Any) -> Any:
+        parts = list(what.modules()) if isinstance(what, nn.Module) else []
+        hidden = [
+            (part._forward_hooks, key, part._forward_hooks.pop(key))
+            for part in parts
+            for key, hook in list(part._forward_hooks.items())
+            if _is_look(hook)
+        ]
+        try:
+            # It resolves names in the frame of who called it.
+            return original(what, *given, **named | {"_frames_up": named.get("_frames_up", 0) + 1})
+        finally:
+            for hooks, key, hook in hidden:
+                hooks[key] = hook
+
+    setattr(script, "hides_looks", True)  # noqa: B010
+    torch.jit.script = script
 
 
 @dataclass

@@ -10,7 +10,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from harness.capture.batches import Loader, batches_of, loader_of
 from harness.capture.clips import Clips
 from harness.capture.losses import MEND, facts_of_losses, kind_of, seen_of, weights_beside
 from harness.capture.optimizers import facts_of, own_groups
-from harness.capture.passes import Network, Pass, moved, norms_of, still_buffers
+from harness.capture.passes import Look, Network, Pass, hide_looks_from_scripts, moved, norms_of, still_buffers
 from harness.judging.framework_defenses import Declared
 
 # What libraries wrap around a network, as its only part.
@@ -45,19 +45,6 @@ def random_said(layer: str) -> str:
         f"its layer {layer!r} drops out units, and nobody learns which; set its p to 0, or call its eval(), in the "
         "captured round"
     )
-
-
-class _Look:
-    """A hook that leaves no trace in copies of the network, nor in files that hold it."""
-
-    def __init__(self, look: Callable[..., None]) -> None:
-        self._look = look
-
-    def __call__(self, *given: Any) -> None:
-        self._look(*given)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (nullcontext(), "__exit__")
 
 
 class Watch:
@@ -93,6 +80,8 @@ class Watch:
         self._private: Any = None
         self._clips = Clips()
         self._penalised = False
+        # Parameters that a step was taken with; torch's optimizers leave out those without a gradient, decay and all.
+        self._moved = set[int]()
 
     def __enter__(self) -> "Watch":
         self._safely(self._start)
@@ -110,6 +99,7 @@ class Watch:
         _listen(Optimizer, "__init__", Watch.built)
         _listen(_BaseDataLoaderIter, "__next__", Watch.drawn)
         _listen(Tensor, "backward", Watch.went_back)
+        hide_looks_from_scripts()
         _WATCHING.append(self)
 
     def __exit__(self, *_: object) -> None:
@@ -193,11 +183,11 @@ class Watch:
                 network.norms = norms_of(module)
 
         def look(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], made: Any) -> None:
-            if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            if torch.compiler.is_compiling() or torch.jit.is_tracing() or not torch.is_grad_enabled():
                 return
             self._safely(network.passed, [*given, *named.values()], made)
 
-        self._handles.append(module.register_forward_hook(_Look(look), with_kwargs=True))
+        self._handles.append(module.register_forward_hook(Look(look), with_kwargs=True))
         self._handles += self._clips.follow(module.parameters())
 
     def _before(self, optimizer: Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -227,6 +217,7 @@ class Watch:
                 "gradients of an earlier batch were not set to zero; call the optimizer's zero_grad() before the first "
                 "backward() of each step"
             )
+        self._moved |= {id(one) for one in _parameters(optimizer) if one.grad is not None}
         self._clips.stepped(_parameters(optimizer), _scale())
 
     def _begins(self, optimizer: Optimizer) -> None:
@@ -316,7 +307,7 @@ class Watch:
             found |= {"schedule": tuple(self.rates)} if len(set(self.rates)) > 1 else {}
             found |= {"state": "carried"} if self.carried else {}
             if network is not None:
-                found["frozen"] = _frozen(network.module, optimizer)
+                found["frozen"] = self._frozen(network.module, optimizer)
                 found |= self._of_groups(network.module, optimizer, rate)
             elif any((one, two) != self._apart[0] for one, two in self._apart):
                 self._tell("its network was not seen, whose groups of parameters have arguments of their own")
@@ -361,6 +352,11 @@ class Watch:
                 "its weights were changed beside the optimizer's steps; leave that out in the captured round, or give "
                 "the defense that does so"
             )
+
+    def _frozen(self, network: nn.Module, optimizer: Optimizer) -> tuple[str, ...]:
+        """Names of what the optimizer does not train, or was never given a gradient of."""
+        trained = _names_of(optimizer) & self._moved
+        return tuple(name for name, one in bare(network).named_parameters() if id(one) not in trained)
 
     def _of_groups(self, module: nn.Module, optimizer: Optimizer, rate: float) -> dict[str, Any]:
         """Groups of parameters with arguments of their own, with rates as beside the optimizer's first above 0."""
@@ -475,12 +471,6 @@ def _scale() -> float:
     """What a gradient scaler has multiplied losses by."""
     scalers = (one for one in _around() if hasattr(one, "get_scale") and hasattr(one, "unscale_"))
     return next((float(one.get_scale()) for one in scalers), 1.0)
-
-
-def _frozen(network: nn.Module, optimizer: Optimizer) -> tuple[str, ...]:
-    """Names of what the optimizer does not train."""
-    trained = {id(one) for one in _parameters(optimizer) if one.requires_grad}
-    return tuple(name for name, one in bare(network).named_parameters() if id(one) not in trained)
 
 
 def bare(network: nn.Module) -> nn.Module:

@@ -48,8 +48,8 @@ def trained_network(captures: Sequence[Capture]) -> tuple[nn.Module, str]:
 def _sent(capture: Capture, module: nn.Module, own: set[str]) -> set[str]:
     """Names of the parameters that a client sent and did not declare frozen."""
     sent = set(stored_names({name: name for name in capture.moved}, module))
-    if not sent & own:
-        return own  # without names, or of another network, as is told where they are fitted
+    if not sent & own:  # without names, or of another network, as is told where they are fitted
+        return own - frozen_names(capture, module) if _is_bare(capture) else own
     return (sent & own) - frozen_names(capture, module)
 
 

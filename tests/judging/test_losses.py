@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -360,6 +361,74 @@ def of_other_losses(module: nn.Module, start: list[Tensor], loss: Tensor) -> Non
 def test_gradients_that_add_up_are_counted(backward: Any, scale: float, tmp_path: Path) -> None:
     looped(tmp_path, backward)
     assert read_capture(tmp_path).record.loss_scale == scale
+    (clients,) = federations([read_capture(tmp_path)])
+    (group,) = groups_of([clients], "t", ["cpl"], "none", "cpu")
+    assert explained(clients, group.cell, tmp_path).outcome == "holds"
+
+
+def test_a_multiple_with_few_digits_is_one_number_for_all_clients(tmp_path: Path) -> None:
+    """What is measured differs in the seventh digit, and captures of one job are judged together."""
+    trained(tmp_path, times(0.3))
+    captures = [read_capture(tmp_path / client) for client in ("0", "1")]
+    assert [one.record.loss_scale for one in captures] == [0.3, 0.3]
+    assert len(federations(captures)) == 1
+
+
+class Unused(nn.Module):
+    """Has a layer that no loss reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.extra = small((1, 8, 8), CLASSES), nn.Linear(16, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.body(images)
+
+
+def unused(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    return Unused()
+
+
+def test_what_no_gradient_reaches_does_not_decay(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, (images, labels) = Unused(), digits(1, 2)
+    optimizer = SGD(module.parameters(), 0.1, weight_decay=0.1)
+    with captured(module, tmp_path, optimizer, model=f"{__name__}:unused") as capture:
+        capture.batch(images[0], labels[0])
+        functional.cross_entropy(module(images[0]), labels[0]).backward()
+        optimizer.step()
+    capture_ = read_capture(tmp_path)
+    assert capture_.record.frozen == ("extra.weight", "extra.bias")
+    (clients,) = federations([capture_])
+    (group,) = groups_of([clients], "t", ["cpl"], "none", "cpu")
+    assert explained(clients, group.cell, tmp_path).outcome == "holds"
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:FutureWarning", "ignore:.torch.jit:DeprecationWarning")
+def test_a_network_is_scripted_and_traced_while_it_is_watched(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, (images, labels) = small((1, 8, 8), CLASSES), digits(1, 2)
+    optimizer = SGD(module.parameters(), 0.1)
+    with captured(module, tmp_path, optimizer, model=f"{__name__}:small"):
+        made = [torch.jit.script(module), torch.jit.script(deepcopy(module)), torch.jit.trace(module, images[0])]
+        functional.cross_entropy(module(images[0]), labels[0]).backward()
+        optimizer.step()
+    assert read_capture(tmp_path).record.batch_size == 2
+    assert all(one(images[0]).shape == (2, CLASSES) for one in made)
+
+
+def test_lists_without_names_have_frozen_layers_too(tmp_path: Path) -> None:
+    """As Flower's NumPyClient sends them."""
+    torch.manual_seed(0)
+    module, (images, labels) = small((1, 8, 8), CLASSES), digits(1, 2)
+    module[1].requires_grad_(False)  # type: ignore[index]
+    optimizer = SGD([one for one in module.parameters() if one.requires_grad], 0.1)
+    with captured(module, tmp_path, optimizer, model=f"{__name__}:small") as capture:
+        capture.batch(images[0], labels[0])
+        functional.cross_entropy(module(images[0]), labels[0]).backward()
+        optimizer.step()
+    for stem in ("before", "after"):
+        np.savez(tmp_path / f"{stem}.npz", *np.load(tmp_path / f"{stem}.npz").values())
     (clients,) = federations([read_capture(tmp_path)])
     (group,) = groups_of([clients], "t", ["cpl"], "none", "cpu")
     assert explained(clients, group.cell, tmp_path).outcome == "holds"
