@@ -183,7 +183,8 @@ class Watch:
                 network.norms = norms_of(module)
 
         def look(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], made: Any) -> None:
-            if torch.compiler.is_compiling() or torch.jit.is_tracing() or not torch.is_grad_enabled():
+            tracing = torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+            if torch.compiler.is_compiling() or tracing or not torch.is_grad_enabled():
                 return
             self._safely(network.passed, [*given, *named.values()], made)
 
