@@ -31,8 +31,8 @@ from harness.observation import Observation
 _SAME, _MAY, _USED = 1e-4, 1e-4, 1e-4
 # Of a sum: how far a right text's may be off, and of its gradient by the one word.
 _RIGHT, _ITS_OWN = 1e-3, 1e-2
-# Words from which a text is looked for, in vain, before the search ends; places that are tried of each; how often the
-# weights of pairs are computed anew, and how often without coming nearer.
+# Words of one place, and as many of several, from which a text is looked for, in vain, before the search ends; places
+# that are tried of each; how often the weights of pairs are computed anew, and how often without coming nearer.
 _TRIES, _PLACES, _ROUNDS, _PATIENCE = 8, 3, 8, 2
 # Pairs that are chosen, one after the other, to see which place fits; after these many, a third of the places stays.
 _TERMS, _SIFTED = 30, (10, 20)

@@ -14,6 +14,7 @@ import argparse
 from collections.abc import Sequence
 
 import torch
+from membership_peers import without_twins
 from torch import nn
 from torch.nn import functional
 
@@ -23,16 +24,6 @@ from harness.judging.membership import judge_members
 from harness.models import build_module
 
 State = dict[str, torch.Tensor]
-
-
-def without_twins(data: Dataset, count: int, seed: int) -> Dataset:
-    """So many examples, none of them twice."""
-    order, known = torch.randperm(len(data.labels), generator=torch.Generator().manual_seed(seed)), dict[bytes, int]()
-    for place in order.tolist():
-        known.setdefault(data.images[place].numpy().tobytes(), place)
-        if len(known) == count:
-            break
-    return data.take(torch.tensor(list(known.values())))
 
 
 def trained(module: nn.Module, start: State, own: Dataset, share: float, random: torch.Generator) -> State:

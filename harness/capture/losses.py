@@ -136,11 +136,11 @@ def _notes_of(node: Node) -> dict[str, Any]:
     return notes
 
 
-def weights_beside(loss: Tensor) -> set[int]:
-    """Return the weights, by their identity, that a loss reaches otherwise than through a network's output.
+def weights_beside(loss: Tensor) -> tuple[set[int], bool]:
+    """Return the weights, by their identity, that a loss reaches otherwise than through a marked output of a network,
+    and whether it reaches such an output.
 
-    Penalties do so, and the distance to the weights before the round that FedProx adds. None of a loss that is of no
-    marked output.
+    Penalties reach weights so, and the distance to the weights before the round that FedProx adds.
     """
     found, met = set[int](), False
     waiting: list[Node | None] = [loss.grad_fn]
@@ -156,7 +156,7 @@ def weights_beside(loss: Tensor) -> set[int]:
         if (weight := getattr(node, "variable", None)) is not None:
             found.add(id(weight))
         waiting += [other for other, _ in node.next_functions]
-    return found if met and not waiting else set()
+    return (set() if waiting else found), met
 
 
 def seen_of(steps: Sequence[Sequence[float | None]]) -> list[float]:

@@ -79,9 +79,9 @@ class Watch:
         self._trained: set[int] = set()
         self._private: Any = None
         self._clips = Clips()
-        self._penalised = False
+        self._penalised = self._by_itself = False
         # Parameters that a step was taken with; torch's optimizers leave out those without a gradient, decay and all.
-        self._moved = set[int]()
+        self._with_gradient = set[int]()
 
     def __enter__(self) -> "Watch":
         self._safely(self._start)
@@ -128,9 +128,11 @@ class Watch:
             self._safely(self._look_beside, loss)
 
     def _look_beside(self, loss: Tensor) -> None:
-        beside = set() if self._penalised else weights_beside(loss)
-        for network in self._networks.values() if beside else ():
-            self._penalised = self._penalised or any(id(one) in beside for one in network.module.parameters())
+        beside, of_output = weights_beside(loss)
+        counts = any(id(one) in beside for network in self._networks.values() for one in network.module.parameters())
+        self._penalised = self._penalised or (counts and of_output)
+        # By itself, a loss of weights is part of a step where the network's own came before: nothing was dropped since.
+        self._by_itself = counts and not of_output
 
     def _draw(self, batches: _BaseDataLoaderIter) -> None:
         sampler = batches._index_sampler
@@ -218,7 +220,9 @@ class Watch:
                 "gradients of an earlier batch were not set to zero; call the optimizer's zero_grad() before the first "
                 "backward() of each step"
             )
-        self._moved |= {id(one) for one in _parameters(optimizer) if one.grad is not None}
+        came_back = any(one.back for network in self._networks.values() for one in network.waiting)
+        self._penalised, self._by_itself = self._penalised or (self._by_itself and came_back), False
+        self._with_gradient |= {id(one) for one in _parameters(optimizer) if one.grad is not None}
         self._clips.stepped(_parameters(optimizer), _scale())
 
     def _begins(self, optimizer: Optimizer) -> None:
@@ -356,7 +360,7 @@ class Watch:
 
     def _frozen(self, network: nn.Module, optimizer: Optimizer) -> tuple[str, ...]:
         """Names of what the optimizer does not train, or was never given a gradient of."""
-        trained = _names_of(optimizer) & self._moved
+        trained = _names_of(optimizer) & self._with_gradient
         return tuple(name for name, one in bare(network).named_parameters() if id(one) not in trained)
 
     def _of_groups(self, module: nn.Module, optimizer: Optimizer, rate: float) -> dict[str, Any]:

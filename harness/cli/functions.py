@@ -28,8 +28,8 @@ from harness.results import RunFolder, claimed, write_atomic
 def judge(
     captures: str | Path | Sequence[str | Path], *, truth: str | Path | None = None, prior: str | None = None,
     attack: str | Sequence[str] | None = None, update_model: str = "unroll", rounds_seen: int = 1,
-    same_data: str = "batch",
-    device: str = "auto", chunk: int = 128, out: str | Path | None = None, data_root: str | Path | None = None,
+    same_data: str = "batch", device: str = "auto", chunk: int = 128, out: str | Path | None = None,
+    data_root: str | Path | None = None,
 ) -> Judgement:  # fmt: skip
     """Tests what leaks from updates that clients of a federation sent, and whether the declared defense is on.
 
@@ -60,18 +60,8 @@ def judge(
     root, public = find_data_root(data_root), chosen_public(prior)
     asked_for = [attack] if isinstance(attack, str) else attack
     named = split_lists(asked_for or ([] if public == NONE else ["auto"]))
-    asked = Asked(
-        named,
-        public,
-        root,
-        choose_device(device),
-        update_model,
-        rounds_seen,
-        chosen_data(same_data),
-        chunk,
-        None,
-        began,
-    )
+    how = choose_device(device), update_model, rounds_seen, chosen_data(same_data), chunk
+    asked = Asked(named, public, root, *how, None, began)
     groups, kin = asked.groups([read_capture(path, Path(truth) if truth else None) for path in paths])
     cells = [cell for group in groups for cell in group.cells]
     with tempfile.TemporaryDirectory() as nowhere:

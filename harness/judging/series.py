@@ -45,7 +45,9 @@ def over_rounds(
 
 def _side_by_side(captured: CapturedClients, rounds: int, same_data: SameData) -> CapturedClients:
     if captured.images is None:
-        raise UsageError(f"{_ASKED} needs each capture's truth, to know that its examples are the same in every round")
+        raise UsageError(
+            f"{_ASKED} needs each capture's truth, to know which of its examples are the same from round to round"
+        )
     if captured.record.state == "carried":
         raise UsageError(f"{_ASKED} combines clients that begin each round anew; these carry an optimizer's state on")
     of_client: dict[str, dict[int, int]] = {}

@@ -320,10 +320,22 @@ BESIDE: dict[str, Callable[[nn.Module, list[Tensor]], Tensor]] = {
 }
 
 
+def together(module: nn.Module, start: list[Tensor], loss: Tensor, term: Callable[..., Tensor]) -> None:
+    (loss + term(module, start)).backward()
+
+
+def by_itself(module: nn.Module, start: list[Tensor], loss: Tensor, term: Callable[..., Tensor]) -> None:
+    loss.backward()
+    term(module, start).backward()
+
+
+@pytest.mark.parametrize("how", [together, by_itself])
 @pytest.mark.parametrize("term", BESIDE.values(), ids=BESIDE)
-def test_a_term_of_the_weights_in_the_loss_is_seen(term: Callable[..., Tensor], tmp_path: Path) -> None:
+def test_a_term_of_the_weights_in_the_loss_is_seen(
+    term: Callable[..., Tensor], how: Callable[..., None], tmp_path: Path
+) -> None:
     """Its gradient does not pass the network's output, and nothing else of the training shows it."""
-    looped(tmp_path, lambda module, start, loss: (loss + term(module, start)).backward())
+    looped(tmp_path, partial(how, term=term))
     with pytest.raises(UsageError, match=r"its loss counts the weights themselves, as FedProx .*, or give fedprox"):
         read_capture(tmp_path)
 
