@@ -166,9 +166,12 @@ class Round:
         with self.told():
             if self.over:
                 return
-            ((_, moved),) = sent.items()
+            ((kind, moved),) = sent.items()
             given, tokenizer = _with_tokenizer(given)
             seen = _dtype_of(moved) | ({} if watch is None else _with_rate_of(given, watch.facts(moved)))
+            if watch is not None:
+                after = moved if kind == "after" else {name: before[name] + one for name, one in moved.items()}
+                watch.look_at_reply(after, before, kept=given.get("defense") is None)
             _tell_of_contradictions(given, seen)
             problems = [*([] if watch is None else _problems(watch, given)), *_not_finite(moved)]
             record = _record_of(seen | dict(given), problems)

@@ -125,10 +125,10 @@ def facts_of_losses(steps: Sequence[Sequence[float | None]], near: float) -> dic
     return ({"accumulate_sum": True} if batches > 1 else {}) | ({} if scale == 1 else {"loss_scale": scale})
 
 
-def mark_output(made: Tensor) -> None:
-    """Remember in its graph that this is a network's output."""
+def mark_output(made: Tensor, mark: tuple[int, int]) -> None:
+    """Remember in its graph that this is a network's output: its pass, and its place among the outputs."""
     if made.grad_fn is not None:
-        _notes_of(made.grad_fn)[_OUTPUT] = True
+        _notes_of(made.grad_fn)[_OUTPUT] = mark
 
 
 def _notes_of(node: Node) -> dict[str, Any]:
@@ -136,13 +136,13 @@ def _notes_of(node: Node) -> dict[str, Any]:
     return notes
 
 
-def weights_beside(loss: Tensor) -> tuple[set[int], bool]:
+def weights_beside(loss: Tensor) -> tuple[set[int], set[tuple[int, int]]]:
     """Return the weights, by their identity, that a loss reaches otherwise than through a marked output of a network,
-    and whether it reaches such an output.
+    and the marks of outputs that it reaches otherwise than through another.
 
     Penalties reach weights so, and the distance to the weights before the round that FedProx adds.
     """
-    found, met = set[int](), False
+    found, met = set[int](), set[tuple[int, int]]()
     waiting: list[Node | None] = [loss.grad_fn]
     visited = set[Node | None]()
     while waiting and len(visited) < _NODES:
@@ -150,8 +150,8 @@ def weights_beside(loss: Tensor) -> tuple[set[int], bool]:
         if node is None or node in visited:
             continue
         visited.add(node)
-        if _OUTPUT in _notes_of(node):
-            met = True
+        if (mark := _notes_of(node).get(_OUTPUT)) is not None:
+            met.add(mark)
             continue
         if (weight := getattr(node, "variable", None)) is not None:
             found.add(id(weight))

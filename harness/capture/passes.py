@@ -12,6 +12,12 @@ from torch import Tensor, nn
 from harness.base.random_layers import random_layer
 from harness.capture.losses import mark_output, near_of, share_of
 
+# What libraries wrap around a network, as its only part.
+_WRAPPERS = {
+    "OptimizedModule", "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "GradSampleModule",
+}  # fmt: skip
+
+
 _NORM = nn.modules.batchnorm._NormBase
 # How much the norm of a weight may be off by rounding, as where something was added and taken away again.
 _NEAR = 1e-5
@@ -71,6 +77,7 @@ class Pass:
         kept: of the first batches, the output and the gradient there.
         apart: whether it met other weights than the last step left.
         steady: the name of a layer that normalised it with statistics which do not follow the batches.
+        logits: of its outputs, while its gradient is awaited.
     """
 
     examples: int
@@ -82,6 +89,7 @@ class Pass:
     kept: tuple[Tensor, Tensor] | None = None
     apart: Tensor | None = None
     steady: str | None = None
+    logits: Tensor | None = None
 
     def came_back(self, output: Tensor, gradient: Tensor, keep: bool, again: bool) -> None:
         """The gradient at the output is there; ``again``: beside that of an earlier ``backward()``, which adds up."""
@@ -97,7 +105,8 @@ class Pass:
 
 @dataclass
 class Network:
-    """A network that may be the client's, and what went through it; ``reads``: texts did.
+    """A network that may be the client's, and what went through it; ``reads``: texts did. ``returns``:
+    the class of its outputs, where they are no tensor.
 
     ``still``: buffers as they were, but for those of BatchNorm, which are known to follow the batches. ``random``: the
     name of a layer that was random. ``left``: weights, by their identity, whose gradient was there before the first
@@ -110,6 +119,7 @@ class Network:
     image_shape: tuple[int, ...] | None = None
     classes: int | None = None
     reads: bool = False
+    returns: str | None = None
     random: str | None = None
     left: set[int] = field(default_factory=set)
     norms: Tensor | None = None
@@ -125,14 +135,14 @@ class Network:
         if images is None:
             return
         if self.waiting and all(one.back for one in self.waiting) and self._dropped():
-            self.waiting.clear()  # a step that a scaler skipped, or a warm-up
-        outputs = list(made.values()) if isinstance(made, Mapping) else made if isinstance(made, tuple) else [made]
-        trained = [one for one in outputs if isinstance(one, Tensor) and one.requires_grad]
+            self._forget()  # a step that a scaler skipped, or a warm-up
+        trained = [one for one in _outputs_of(made) if isinstance(one, Tensor) and one.requires_grad]
         if images.dim() == 4:
             self.image_shape = tuple(images.shape[1:])
         self.reads = self.reads or are_tokens(images)
         if not trained:
             return
+        self.returns = None if isinstance(made, Tensor) else type(made).__name__
         self.random = self.random or random_layer(self.module)
         one = Pass(len(images), steady=_steady_layer(self.module))
         with suppress(Exception):
@@ -141,19 +151,27 @@ class Network:
             one.apart = moved(now, self.norms)
         self.waiting.append(one)
         self.all.append(one)
-        for other in trained:
-            mark_output(other)
-        trained[0].register_hook(_safe(lambda _: self._came_back(one)))
-        logits = next((other for other in trained if other.dim() == 2), None)
-        if logits is not None:
-            # A copy: what is computed in place from here on is no output of the network's.
-            self.classes, scores, keep = int(logits.shape[1]), logits.detach().clone(), not self.steps
+        for place, other in enumerate(trained):
+            mark_output(other, (id(one), place))
+            other.register_hook(_safe(lambda _: self._came_back(one)))
+            if other.dim() == 2:
+                self.classes = int(other.shape[1])
+                self._read_loss(one, other)
 
-            def back(gradient: Tensor) -> None:
-                again = one.share is not None and not self._dropped()
-                one.came_back(scores, gradient.detach(), keep, again)
+    def _read_loss(self, batch: Pass, logits: Tensor) -> None:
+        """Of several outputs the logits are that whose gradient comes first: others may be what they are made of."""
+        # A copy: what is computed in place from here on is no output of the network's.
+        scores, keep = logits.detach().clone(), not self.steps
 
-            logits.register_hook(_safe(back))
+        def back(gradient: Tensor) -> None:
+            batch.logits = scores if batch.logits is None else batch.logits
+            if batch.logits is not scores:
+                return
+            self.classes = int(scores.shape[1])
+            again = batch.share is not None and not self._dropped()
+            batch.came_back(scores, gradient.detach(), keep, again)
+
+        logits.register_hook(_safe(back))
 
     def _came_back(self, batch: Pass) -> None:
         """Its gradient is there, and not yet at the weights."""
@@ -172,8 +190,13 @@ class Network:
                 one.counts, one.scale = True, scale
             self.made.append(made)
             self.steps.append(tuple(one.examples for one in made))
-        self.waiting.clear()
+        self._forget()
         self.left.clear()
+
+    def _forget(self) -> None:
+        for one in self.waiting:
+            one.logits = None
+        self.waiting.clear()
 
     @property
     def moved(self) -> str | None:
@@ -208,6 +231,35 @@ def moved(now: Tensor | None, before: Tensor | None) -> Tensor | None:
     return ((now - before).abs() > _NEAR * before.abs()).any()
 
 
+def is_wrapper(one: object) -> bool:
+    """Whether this is what a library wrapped around a network."""
+    return issubclass(type(one), nn.Module) and type(one).__name__ in _WRAPPERS
+
+
+def bare(network: nn.Module) -> nn.Module:
+    """A network without what libraries wrap around it, such as ``torch.compile``."""
+    inner = next(network.children(), None)
+    return network if inner is None or not is_wrapper(network) else bare(inner)
+
+
+def changed_reply(network: Network, sent: Mapping[str, Any]) -> str | None:
+    """Return the name of a weight that was not sent as the last step left it; None where there is none, or no telling.
+
+    Args:
+        sent: arrays by the names of the network's ``state_dict``, or without names in its order.
+    """
+    named = [name for name, one in bare(network.module).named_parameters() if one.requires_grad]
+    state = list(bare(network.module).state_dict())
+    by_name = sent if set(named) & set(sent) else dict(zip(state, sent.values(), strict=False))
+    if network.norms is None or len(named) != len(network.norms) or len(by_name) != len(state):
+        return None
+    arrays = [torch.as_tensor(by_name[name]) for name in named]
+    now = torch.stack([one.to(network.norms).norm() for one in arrays])
+    near = max(_NEAR, *(torch.finfo(one.dtype).eps for one in arrays if one.is_floating_point()))
+    apart = (now - network.norms).abs() > near * network.norms
+    return next((name for name, one in zip(named, apart.tolist(), strict=True) if one), None)
+
+
 def still_buffers(module: nn.Module) -> dict[str, Tensor]:
     """Copies of a network's buffers, but for those of layers that follow the batches."""
     follow = {name for name, layer in module.named_modules() if isinstance(layer, _NORM)}
@@ -223,6 +275,15 @@ def _steady_layer(module: nn.Module) -> str | None:
 
 def _equal(now: Tensor, was: Tensor) -> bool:
     return now.shape == was.shape and torch.equal(now.detach().nan_to_num().to(was), was.nan_to_num())
+
+
+def _outputs_of(made: Any) -> list[Any]:
+    """What a network returned, one by one: a tensor, several, or an object that holds some."""
+    if isinstance(made, Tensor):
+        return [made]
+    if isinstance(made, Mapping):
+        return list(made.values())
+    return list(made) if isinstance(made, tuple | list) else list(getattr(made, "__dict__", {}).values())
 
 
 def are_tokens(values: Tensor) -> bool:

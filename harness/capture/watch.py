@@ -26,14 +26,20 @@ from harness.capture.batches import Loader, batches_of, loader_of
 from harness.capture.clips import Clips
 from harness.capture.losses import MEND, facts_of_losses, kind_of, seen_of, weights_beside
 from harness.capture.optimizers import facts_of, own_groups
-from harness.capture.passes import Look, Network, Pass, hide_looks_from_scripts, moved, norms_of, still_buffers
+from harness.capture.passes import (
+    Look,
+    Network,
+    Pass,
+    bare,
+    changed_reply,
+    hide_looks_from_scripts,
+    is_wrapper,
+    moved,
+    norms_of,
+    still_buffers,
+)
+from harness.capture.trial import why_not_played
 from harness.judging.framework_defenses import Declared
-
-# What libraries wrap around a network, as its only part.
-_WRAPPERS = {
-    "OptimizedModule", "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "GradSampleModule",
-}  # fmt: skip
-
 
 # How much ratios of learning rates may be off by rounding.
 _ALIKE = 1e-6
@@ -76,6 +82,8 @@ class Watch:
         # How the groups of the first differ from each other, which stays so.
         self._apart: list[tuple[float, Any]] = []
         self._handles: list[Any] = []
+        # Of one step.
+        self._looks: list[Any] = []
         self._trained: set[int] = set()
         self._private: Any = None
         self._clips = Clips()
@@ -90,6 +98,7 @@ class Watch:
     def _start(self) -> None:
         if self._given is not None:
             self._follow(self._given)
+            self._safely(self._find_wrappers)
         else:
             self._safely(self._find_all)
         self._handles += [
@@ -105,11 +114,11 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         with suppress(ValueError):
             _WATCHING.remove(self)
-        network = self._networks.get(id(self._given))
-        if network is not None and network.steps:
-            with suppress(Exception):
-                network.after = moved(norms_of(network.module), network.norms)
-        for handle in self._handles:
+        for network in self._networks.values():
+            if network.steps and self._is_given(network.module):
+                with suppress(Exception):
+                    network.after = moved(norms_of(network.module), network.norms)
+        for handle in [*self._handles, *self._looks]:
             self._safely(handle.remove)
 
     def built(self, optimizer: Optimizer) -> None:
@@ -128,7 +137,10 @@ class Watch:
             self._safely(self._look_beside, loss)
 
     def _look_beside(self, loss: Tensor) -> None:
-        beside, of_output = weights_beside(loss)
+        beside, outputs = weights_beside(loss)
+        of_output = bool(outputs)
+        if len({one for one, _ in outputs}) < len(outputs):
+            self._tell("its loss counts several outputs of its network; capture a round with the loss of its logits")
         counts = any(id(one) in beside for network in self._networks.values() for one in network.module.parameters())
         self._penalised = self._penalised or (counts and of_output)
         # By itself, a loss of weights is part of a step where the network's own came before: nothing was dropped since.
@@ -170,6 +182,16 @@ class Watch:
                 if trained <= {id(weight) for weight in one.parameters()}:
                     self._follow(one)
 
+    def _find_wrappers(self) -> None:
+        """What was wrapped around the given network before, which the loop may call in its place."""
+        for one in gc.get_objects():
+            if is_wrapper(one) and self._is_given(one):
+                self._follow(one)
+
+    def _is_given(self, module: nn.Module) -> bool:
+        """Whether this is the given network, perhaps wrapped."""
+        return self._given is not None and bare(module) is bare(self._given)
+
     def _find_all(self) -> None:
         """The networks of optimizers that were there before."""
         for one in [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]:
@@ -180,7 +202,7 @@ class Watch:
             return
         network = self._networks[id(module)] = Network(module)
         self._safely(lambda: network.still.update(still_buffers(module)))
-        if module is self._given:
+        if self._is_given(module):
             with suppress(Exception):
                 network.norms = norms_of(module)
 
@@ -189,6 +211,8 @@ class Watch:
             if torch.compiler.is_compiling() or tracing or not torch.is_grad_enabled():
                 return
             self._safely(network.passed, [*given, *named.values()], made)
+            # Also layers that are only now trained.
+            self._handles += self._clips.follow(module.parameters())
 
         self._handles.append(module.register_forward_hook(Look(look), with_kwargs=True))
         self._handles += self._clips.follow(module.parameters())
@@ -197,6 +221,11 @@ class Watch:
         """A step begins; what it is called with from now on, or None where that stays as it is."""
         self._safely(self._begins, optimizer)
         closure = named.get("closure", given[1] if len(given) > 1 else None)
+        if closure is None and optimizer._optimizer_step_pre_hooks:
+            # Hooks of its own, which may change gradients, come before the step and behind this one.
+            look = optimizer.register_step_pre_hook(lambda *_: self._safely(self._look_at_gradients, optimizer))
+            self._looks.append(look)
+            return None
         if closure is None:
             self._safely(self._look_at_gradients, optimizer)
             return None
@@ -217,8 +246,8 @@ class Watch:
         added = self._clips.reached() & {id(one) for one in _parameters(optimizer)}
         if any(network.left & added for network in self._networks.values()):
             self._tell(
-                "gradients of an earlier batch were not set to zero; call the optimizer's zero_grad() before the first "
-                "backward() of each step"
+                "gradients were there before the first batch of a step, of an earlier batch or of a penalty with a "
+                "backward() of its own; call the optimizer's zero_grad() there, and leave such a penalty out"
             )
         came_back = any(one.back for network in self._networks.values() for one in network.waiting)
         self._penalised, self._by_itself = self._penalised or (self._by_itself and came_back), False
@@ -244,6 +273,8 @@ class Watch:
             self.unlike["optimizer",] = f"{problem}, or give the optimizer whose steps it takes"
 
     def _ends(self, optimizer: Optimizer) -> None:
+        while self._looks:
+            self._looks.pop().remove()
         if not any(one is optimizer for one, _ in self._optimizers):
             return
         first = next((facts for one, facts in self._optimizers if one is optimizer), None)
@@ -263,6 +294,25 @@ class Watch:
         scale = _scale() if counts else 1.0
         for network in self._networks.values():
             network.stepped(counts, scale)
+        if counts and len(self.rates) == 1:
+            self._safely(self._try, self._network(set()))
+
+    def _try(self, network: Network | None) -> None:
+        """Whether what was seen of a network is enough to play it."""
+        if network is None or network.reads or network.image_shape is None or network.classes is None:
+            return
+        if network.returns is not None:
+            if name_of(network.module) is not None:
+                self.unlike["model",] = (
+                    f"its network returns {network.returns}, and the logits are played; give the model of a factory "
+                    "whose network returns these alone"
+                )
+            return
+        function, code = why_not_played(bare(network.module), network.image_shape, network.classes)
+        if function is not None:
+            self._tell(function)
+        if code is not None:
+            self.unlike["model",] = f"{code}, or give the model of a factory whose network computes the same so"
 
     def _compare(self, first: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         """An optimizer at its first step, and at this one."""
@@ -328,9 +378,14 @@ class Watch:
             self._look_within(network)
         steps = [()] * len(self.rates) if network is None else network.steps
         found |= batches_of(steps, self._loaders(), self._tell) if steps else {}
+        if network is None and self._optimizers and "batch_size" not in found:
+            self.unlike["batch_size",] = (
+                "its network was not seen at work: the loop calls parts of it, or a wrapper such as torch.compile's; "
+                "call the network as a whole, and give the capture what the loop calls"
+            )
         if not self.rates and not self.problems:
             self._tell("no optimizer of torch took a step in it; train in the captured part, or give all facts")
-        return found | ({} if network is None else self._of_losses(network))
+        return found | self._of_losses(network)
 
     def _look_within(self, network: Network) -> None:
         """What a network does beside its function of weights and examples."""
@@ -372,6 +427,33 @@ class Watch:
                 one["learning_rate"] *= rate / now
         return {"groups": groups} if groups else {}
 
+    def look_at_reply(self, sent: Mapping[str, Any], before: Iterable[str], kept: bool) -> None:
+        """What left the client's app, beside what it trained.
+
+        Args:
+            sent: arrays of its network after the training.
+            before: names of those that it began with.
+            kept: nothing that is declared changes them on their way.
+        """
+        network = self._network(set(sent))
+        if network is None or not self._optimizers:
+            return
+        named = dict(bare(network.module).named_parameters())
+        still = self._frozen(network.module, self._optimizers[0][0])
+        unsent = [name for name in named if name not in sent and name not in still]
+        if set(named) & set(sent) and unsent and (len(self.rates) > 1 or not set(unsent) <= set(before)):
+            self._tell(
+                f"its weight {unsent[0]!r} was trained and not sent, and what it was in each step is known to nobody "
+                "else; send all trained weights in the captured round"
+            )
+        changed = changed_reply(network, sent) if kept else None
+        if changed is not None:
+            self.unlike.setdefault(
+                ("defense",),
+                f"its weight {changed!r} was not sent as the last step left it; send it so in the captured round, or "
+                "give the defense that changes it",
+            )
+
     def _loaders(self) -> list[Loader]:
         """Whose batches may be the client's: the one that is given, else all in use at the first step."""
         return self._early if self._asked is None else [self._drawn.get(self._asked[0], self._asked[1])]
@@ -409,10 +491,13 @@ class Watch:
         inside = {id(part) for one in named for part in one.module.modules() if part is not one.module}
         return next((one for one in named if id(one.module) not in inside), None)
 
-    def _of_losses(self, network: "Network") -> dict[str, Any]:
+    def _of_losses(self, network: "Network | None") -> dict[str, Any]:
         """What the losses count; of the mean cross-entropy of all examples of a step nothing has to be said."""
-        passes = [one for step in network.made for one in step]
-        multiples = [[one.multiple for one in step] for step in network.made]
+        if not self.rates:
+            return {}
+        steps = [] if network is None else network.made
+        passes = [one for step in steps for one in step]
+        multiples = [[one.multiple for one in step] for step in steps]
         found = facts_of_losses(multiples, max([one.near for one in passes], default=0.0))
         if not seen_of(multiples):
             self.unsure = {"loss_scale": "its loss was not seen: taken as the mean cross-entropy of each batch"}
@@ -476,12 +561,6 @@ def _scale() -> float:
     """What a gradient scaler has multiplied losses by."""
     scalers = (one for one in _around() if hasattr(one, "get_scale") and hasattr(one, "unscale_"))
     return next((float(one.get_scale()) for one in scalers), 1.0)
-
-
-def bare(network: nn.Module) -> nn.Module:
-    """A network without what libraries wrap around it, such as ``torch.compile``."""
-    inner = next(network.children(), None)
-    return network if inner is None or type(network).__name__ not in _WRAPPERS else bare(inner)
 
 
 def name_of(network: nn.Module) -> str | None:

@@ -1,6 +1,7 @@
 """A clip of gradients in a client's own loop is read from their norms before and behind it."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,117 @@ def test_another_change_of_gradients_is_not_captured_unless_it_is_said(
     trained(tmp_path / "1", change, 1, torch.optim.SGD, fedprox=0.1)
     assert read_capture(tmp_path / "1").record.fedprox == 0.1
     assert ["gradients were changed before a step" in one for one in caplog.messages] == [True] * 2
+
+
+def hooked(change: Callable[[Tensor], Tensor | None], network: nn.Module, _: torch.optim.Optimizer) -> None:
+    for one in network.parameters():
+        one.register_hook(change)
+
+
+def before_step(change: Change, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    weights = list(network.parameters())
+    optimizer.register_step_pre_hook(lambda *_: change(weights) and None)
+
+
+CLAMP: Callable[[Tensor], Tensor] = lambda gradient: gradient.clamp(-1e-3, 1e-3)  # noqa: E731
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize(
+    ("hook", "bound", "said"),
+    [
+        (partial(hooked, lambda gradient: None), None, ""), (partial(hooked, CLAMP), None, "a hook on a weight"),
+        (partial(before_step, clip(0.125)), 0.125, ""), (partial(before_step, half), None, "and not as clip_grad"),
+        (partial(before_step, clip(1e6)), None, ""),
+    ],
+)  # fmt: skip
+def test_hooks_that_change_gradients_are_seen(hook: Any, bound: Any, said: str, early: bool, tmp_path: Path) -> None:
+    images, labels = (one.flatten(0, 1) for one in digits(1, 8))
+    network = make((1, 8, 8), 10)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    if early:
+        hook(network, optimizer)
+    with captured(network, tmp_path, optimizer, model=f"{__name__}:make"):
+        if not early:
+            hook(network, optimizer)
+        for batch, truth in zip(images.split(2), labels.split(2), strict=True):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(network(batch), truth).backward()
+            optimizer.step()
+    if said:
+        with pytest.raises(UsageError, match=said):
+            read_capture(tmp_path)
+    else:
+        assert read_capture(tmp_path).record.clip_grad_norm == bound
+
+
+def of_each_batch(network: nn.Module, images: Tensor, labels: Tensor) -> None:
+    for batch, truth in zip(images.split(2), labels.split(2), strict=True):
+        (nn.functional.cross_entropy(network(batch), truth) / 2).backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 0.125)
+
+
+def asked(network: nn.Module, images: Tensor, labels: Tensor) -> None:
+    """Without ``backward()``."""
+    weights = list(network.parameters())
+    made = torch.autograd.grad(nn.functional.cross_entropy(network(images), labels), weights)
+    for one, gradient in zip(weights, made, strict=True):
+        one.grad = gradient
+    nn.utils.clip_grad_norm_(weights, 0.125)
+
+
+def thawed(network: nn.Module, images: Tensor, labels: Tensor) -> None:
+    """Layers that were still when the capture began."""
+    network.requires_grad_()
+    nn.functional.cross_entropy(network(images), labels).backward()
+    nn.utils.clip_grad_norm_(network.parameters(), 0.125)
+
+
+def by_hand(network: nn.Module, images: Tensor, labels: Tensor) -> None:
+    asked(network, images, labels)
+    for one in network.parameters():
+        one.grad = torch.ones_like(one)
+
+
+@pytest.mark.parametrize(
+    ("gradients", "bound", "said"),
+    [
+        (of_each_batch, None, "between two backward passes of one step"), (asked, 0.125, ""), (thawed, 0.125, ""),
+        (by_hand, None, "and not as clip_grad_norm_ does"),
+    ],
+)  # fmt: skip
+def test_a_clip_is_seen_however_gradients_are_made(gradients: Any, bound: Any, said: str, tmp_path: Path) -> None:
+    images, labels = (one.flatten(0, 1) for one in digits(1, 8))
+    network = make((1, 8, 8), 10)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    if gradients is thawed:
+        network[1].requires_grad_(False)
+    with captured(network, tmp_path, optimizer, model=f"{__name__}:make"):
+        for batch, truth in zip(images.split(4), labels.split(4), strict=True):
+            optimizer.zero_grad()
+            gradients(network, batch, truth)
+            optimizer.step()
+    if said:
+        with pytest.raises(UsageError, match=said):
+            read_capture(tmp_path)
+    else:
+        assert read_capture(tmp_path).record.clip_grad_norm == bound
+
+
+@pytest.mark.parametrize(("change", "bound"), [(half, None), (clip(0.125), 0.125), (clip(0.1234), 0.1234)])
+def test_one_step_tells_a_clip_from_a_division(change: Change, bound: float | None, tmp_path: Path) -> None:
+    images, labels = (one.flatten(0, 1) for one in digits(1, 4))
+    network = make((1, 8, 8), 10)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    with captured(network, tmp_path, optimizer, model=f"{__name__}:make"):
+        nn.functional.cross_entropy(network(images), labels).backward()
+        change(list(network.parameters()))
+        optimizer.step()
+    if bound is None:
+        with pytest.raises(UsageError, match="and not as clip_grad_norm_ does"):
+            read_capture(tmp_path)
+    else:
+        assert read_capture(tmp_path).record.clip_grad_norm == bound
 
 
 def test_a_clip_behind_a_scaler_is_read(tmp_path: Path) -> None:

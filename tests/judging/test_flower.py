@@ -259,6 +259,49 @@ def test_one_line_captures_the_quickstart_and_changes_nothing_of_it(tmp_path: Pa
     assert (made.order, made.state, made.frozen, made.round) == ("reshuffled", "new", (), 3)
 
 
+def with_its_head(arrays: dict[str, Any]) -> dict[str, Any]:
+    return arrays
+
+
+def without_its_head(arrays: dict[str, Any]) -> dict[str, Any]:
+    """As in FedPer and FedRep (Arivazhagan et al., 2019; Collins et al., 2021)."""
+    return {name: one for name, one in arrays.items() if not name.startswith("fc")}
+
+
+def rounded(arrays: dict[str, Any]) -> dict[str, Any]:
+    return {name: np.round(one, 1).astype("f4") for name, one in arrays.items()}
+
+
+def coarser(arrays: dict[str, Any]) -> dict[str, Any]:
+    return {name: one.astype("f2") for name, one in arrays.items()}
+
+
+@pytest.mark.parametrize(
+    ("reply", "mods", "said"),
+    [
+        (with_its_head, [], ""), (coarser, [], ""), (without_its_head, [], "its weight 'fc.weight' was trained and"),
+        (rounded, [], "its weight 'conv.weight' was not sent as the last step left it"),
+        (rounded, [fixedclipping_mod], ""),
+    ],
+)  # fmt: skip
+def test_what_an_app_sends_is_held_against_what_it_trained(
+    tmp_path: Path, reply: Callable[[dict[str, Any]], dict[str, Any]], mods: list[Any], said: str
+) -> None:
+    """Else a client whose app sends something else would stand accused."""
+
+    def app(asked: Any, context: Any) -> Any:
+        made = quickstart(asked, context).content.array_records["a"]
+        return of_arrays(reply({name: one.numpy() for name, one in made.items()}))
+
+    torch.manual_seed(1)
+    start = {name: one.numpy() for name, one in Net().state_dict().items()}
+    chained(app, [capture_mod(tmp_path), *mods])(of_arrays(start), SimpleNamespace(node_id=5))
+    if said:
+        assert said in refusal(tmp_path)
+    else:
+        assert read_capture(tmp_path / "round-3-client-5").record.local_steps == 6
+
+
 def test_a_server_keeps_what_reaches_it(tmp_path: Path) -> None:
     seen: list[Any] = []
     strategy = SimpleNamespace(

@@ -574,8 +574,8 @@ def still(network: Net, loader: Any) -> None:
         (diverged, "holds NaN or infinity: its training diverged; capture another round"),
         (lost, "its loss became NaN or infinity: its training diverged"),
         (still, "no optimizer of torch took a step in it; train in the captured part"),
-        (of_its_own, "SGD' is none whose steps are known"), (piled_up, "gradients of an earlier batch were not set"),
-        (left_over, "gradients of an earlier batch were not set"), (projected, "weights were changed beside"),
+        (of_its_own, "SGD' is none whose steps are known"), (piled_up, "gradients were there before the first batch"),
+        (left_over, "gradients were there before the first batch"), (projected, "weights were changed beside"),
         (perturbed, "weights were changed beside"), (averaged, "weights were changed beside"),
         (steadied, "its layer 'body.1' normalises as in eval()"),
         (last_alone, "follow different numbers of batches; train the captured round with as many"),
@@ -730,7 +730,7 @@ def test_a_network_that_answers_with_its_loss_is_read(tmp_path: Path) -> None:
     _, loader = client(8, 4)
     network = Trained()
     optimizer = SGD(network.parameters(), 0.1)
-    with captured(network, tmp_path, strict=True):
+    with captured(network, tmp_path, strict=True, model=MODEL):
         for images, labels in loader:
             network(images=images, labels=labels)["loss"].backward()
         optimizer.step()
@@ -880,10 +880,11 @@ class Counting(Net):
 
 def test_buffers_that_a_client_changes_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     network, (_, loader) = Counting(), client()
-    with captured(network, tmp_path, strict=True):
+    with captured(network, tmp_path, strict=True, model=MODEL):
         train(network, SGD(network.parameters(), 0.1), loader)
-    (line,) = [one.getMessage() for one in caplog.records]
-    assert line == "harness: its network changes its buffer 'mean' as it trains; attacks keep it as it was"
+    one, other = [one.getMessage() for one in caplog.records]
+    assert one == "harness: its network changes its buffer 'mean' as it trains; attacks keep it as it was"
+    assert other.endswith("and model 'Counting' changes its buffers in a forward pass")
 
 
 def test_groups_of_parameters_have_rates_and_decays_of_their_own(tmp_path: Path) -> None:
