@@ -5,6 +5,7 @@ A copy is tried on the CPU, on examples of its own; the client's network and tor
 
 import copy
 import logging
+import time
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from harness.base.errors import UsageError, in_one_line
 log = logging.getLogger("harness.capture")
 # Numbers of the largest network that is tried: copies of it take memory that the client may need.
 _MOST = 2**25
+# Seconds of a few forward passes, beyond which no gradients are tried: they would take some thirty times as long.
+_LONGEST = 0.2
 # What was found of the networks of this process: later rounds need not try again.
 _TRIED: dict[tuple[object, ...], tuple[str | None, str | None]] = {}
 
@@ -52,6 +55,7 @@ def _found(network: nn.Module, image_shape: tuple[int, ...], classes: int) -> tu
     from harness.models.row_model import refuse_unplayable
 
     name, trial = type(network).__name__, Trial.of(network, image_shape, classes)
+    start = time.monotonic()
     with in_evaluation_mode(network), torch.no_grad():
         try:
             refuse_other_functions(name, network, trial, classes)
@@ -61,6 +65,8 @@ def _found(network: nn.Module, image_shape: tuple[int, ...], classes: int) -> tu
             alone = torch.cat([network(one[None].clone()) for one in images])
             same = torch.equal(made, again) and close(alone, made)
             return (None, str(problem)) if same else (str(problem), None)
+    if time.monotonic() - start > _LONGEST:
+        return None, None
     try:
         refuse_unplayable(name, network, image_shape, classes)
     except UsageError as problem:

@@ -299,7 +299,9 @@ class Watch:
 
     def _try(self, network: Network | None) -> None:
         """Whether what was seen of a network is enough to play it."""
-        if network is None or network.reads or network.image_shape is None or network.classes is None:
+        if network is None or network.random is not None or network.reads:
+            return
+        if network.image_shape is None or network.classes is None:
             return
         if network.returns is not None:
             if name_of(network.module) is not None:
