@@ -21,11 +21,11 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from harness.base.errors import UsageError, in_one_line
+from harness.base.errors import in_one_line
 from harness.capture.batches import Loader, batches_of, loader_of
 from harness.capture.clips import Clips
 from harness.capture.losses import MEND, facts_of_losses, kind_of, seen_of, weights_beside
-from harness.capture.optimizers import facts_of, own_groups
+from harness.capture.optimizers import Steps, parameters_of
 from harness.capture.passes import (
     Look,
     Network,
@@ -38,11 +38,8 @@ from harness.capture.passes import (
     norms_of,
     still_buffers,
 )
-from harness.capture.trial import why_not_played
 from harness.judging.framework_defenses import Declared
-
-# How much ratios of learning rates may be off by rounding.
-_ALIKE = 1e-6
+from harness.judging.trial import why_not_played
 
 
 def random_said(layer: str) -> str:
@@ -64,8 +61,6 @@ class Watch:
 
     def __init__(self, network: nn.Module | None = None, loader: Any = None, everywhere: bool = False) -> None:
         self.problems: list[str] = []
-        self.rates: list[float] = []
-        self.carried = False
         self.unsure: dict[str, str] = {}
         # By the facts of which one has to be given.
         self.unlike: dict[tuple[str, ...], str] = {}
@@ -78,18 +73,13 @@ class Watch:
         self._early: list[Loader] = []
         self._thread = None if everywhere else threading.get_ident()
         self._networks: dict[int, Network] = {}
-        self._optimizers: list[tuple[Optimizer, dict[str, Any] | None]] = []
-        # How the groups of the first differ from each other, which stays so.
-        self._apart: list[tuple[float, Any]] = []
+        self._steps = Steps(self._tell, self.unlike)
         self._handles: list[Any] = []
         # Of one step.
         self._looks: list[Any] = []
-        self._trained: set[int] = set()
         self._private: Any = None
         self._clips = Clips()
         self._penalised = self._by_itself = False
-        # Parameters that a step was taken with; torch's optimizers leave out those without a gradient, decay and all.
-        self._with_gradient = set[int]()
 
     def __enter__(self) -> "Watch":
         self._safely(self._start)
@@ -170,11 +160,11 @@ class Watch:
         if self._given is None:
             return self._thread in (None, threading.get_ident())
         own = {id(one) for one in self._given.parameters()}
-        return any(id(one) in own for one in _parameters(optimizer))
+        return any(id(one) in own for one in parameters_of(optimizer))
 
     def _find(self, optimizer: Optimizer) -> None:
         """All networks that hold what the optimizer trains."""
-        trained = {id(one) for one in _parameters(optimizer)}
+        trained = {id(one) for one in parameters_of(optimizer)}
         for one in gc.get_objects():
             if not issubclass(type(one), nn.Module):
                 continue
@@ -243,7 +233,7 @@ class Watch:
         """They are as the step takes them."""
         if not self._is_ours(optimizer):
             return
-        added = self._clips.reached() & {id(one) for one in _parameters(optimizer)}
+        added = self._clips.reached() & {id(one) for one in parameters_of(optimizer)}
         if any(network.left & added for network in self._networks.values()):
             self._tell(
                 "gradients were there before the first batch of a step, of an earlier batch or of a penalty with a "
@@ -251,50 +241,35 @@ class Watch:
             )
         came_back = any(one.back for network in self._networks.values() for one in network.waiting)
         self._penalised, self._by_itself = self._penalised or (self._by_itself and came_back), False
-        self._with_gradient |= {id(one) for one in _parameters(optimizer) if one.grad is not None}
-        self._clips.stepped(_parameters(optimizer), _scale())
+        self._steps.look(optimizer)
+        self._clips.stepped(parameters_of(optimizer), _scale())
 
     def _begins(self, optimizer: Optimizer) -> None:
-        if not self._is_ours(optimizer):
-            return
-        if any(optimizer is one for one, _ in self._optimizers):
+        if not self._is_ours(optimizer) or self._steps.are_of(optimizer):
             return
         if not self._networks:
             self._find(optimizer)
-        if not self._optimizers:
+        if self._steps.first is None:
             self._early = list(self._drawn.values())
-        self._optimizers.append((optimizer, None))
-        self._trained = _names_of(optimizer)
         self._private = self._private or _wrapped_for_privacy(optimizer)
-        self.carried = self.carried or any(optimizer.state.values())
-        try:
-            self._optimizers[-1] = optimizer, facts_of(optimizer)
-        except UsageError as problem:
-            self.unlike["optimizer",] = f"{problem}, or give the optimizer whose steps it takes"
+        self._steps.begin(optimizer)
 
     def _ends(self, optimizer: Optimizer) -> None:
         while self._looks:
             self._looks.pop().remove()
-        if not any(one is optimizer for one, _ in self._optimizers):
+        if not self._steps.are_of(optimizer):
             return
-        first = next((facts for one, facts in self._optimizers if one is optimizer), None)
         # A scaler tells fused optimizers that gradients are not finite, and they then leave the step out.
         skipped = getattr(optimizer, "found_inf", None)
         counts = skipped is None or not bool(skipped)
         if counts:
             for one in self._drawn.values():
                 one.used = len(one.places or ())
-            if first is None:  # of no known class, which is told
-                self.rates.append(float(optimizer.param_groups[0].get("lr") or 0.0))
-            else:
-                self._compare(first, facts_of(optimizer))
-                self._compare_groups(optimizer)
-            if _names_of(optimizer) != self._trained and len(self._optimizers) == 1:
-                self._tell("other parameters were trained later in the round; train the same in every step")
+            self._steps.end(optimizer)
         scale = _scale() if counts else 1.0
         for network in self._networks.values():
             network.stepped(counts, scale)
-        if counts and len(self.rates) == 1:
+        if counts and len(self._steps.rates) == 1:
             self._safely(self._try, self._network(set()))
 
     def _try(self, network: Network | None) -> None:
@@ -316,32 +291,6 @@ class Watch:
         if code is not None:
             self.unlike["model",] = f"{code}, or give the model of a factory whose network computes the same so"
 
-    def _compare(self, first: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        """An optimizer at its first step, and at this one."""
-        self.rates.append(now["lr"])
-        changed = next((name for name, one in now.items() if name != "lr" and one != first[name]), None)
-        if changed is not None:
-            self._tell(
-                f"{changed} of {now['name']} changed during the round; change the learning rate alone (a scheduler: "
-                "cycle_momentum=False)"
-            )
-
-    def _compare_groups(self, optimizer: Optimizer) -> None:
-        """Groups of parameters may have learning rates of their own, which a schedule scales alike."""
-        if len(optimizer.param_groups) == 1 or not any(one["lr"] for one in optimizer.param_groups):
-            return
-        first = float(optimizer.param_groups[0]["lr"])
-        apart = [(float(one["lr"]) / (first or 1.0), one.get("weight_decay")) for one in optimizer.param_groups]
-        if not first or not all(rate for rate, _ in apart):
-            self._tell("a group of parameters has learning rate 0; freeze it (requires_grad_(False)) and leave it out")
-        self._apart = self._apart or apart
-        if len(apart) != len(self._apart) or any(
-            abs(rate / was - 1) > _ALIKE or decay != before
-            for (rate, decay), (was, before) in zip(apart, self._apart, strict=True)
-            if was
-        ):
-            self._tell("learning rates of groups of parameters changed apart; scale them alike, or keep them")
-
     def facts(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """The facts of a capture that were seen; what could not be told is in ``problems``.
 
@@ -353,21 +302,7 @@ class Watch:
         """
         found: dict[str, Any] = {}
         network = self._network(set(names or ()))
-        if len(self._optimizers) > 1:
-            self._tell(f"{len(self._optimizers)} optimizers took steps; train the captured round with one")
-        elif self._optimizers and self.rates:
-            optimizer, first = self._optimizers[0]
-            rate = next((one for one in self.rates if one), 0.0)
-            kind = type(optimizer)
-            unknown = {"name": f"{kind.__module__}.{kind.__qualname__}"}
-            found |= {"optimizer": (first or unknown) | {"lr": rate}, "local_steps": len(self.rates)}
-            found |= {"schedule": tuple(self.rates)} if len(set(self.rates)) > 1 else {}
-            found |= {"state": "carried"} if self.carried else {}
-            if network is not None:
-                found["frozen"] = self._frozen(network.module, optimizer)
-                found |= self._of_groups(network.module, optimizer, rate)
-            elif any((one, two) != self._apart[0] for one, two in self._apart):
-                self._tell("its network was not seen, whose groups of parameters have arguments of their own")
+        found |= self._steps.facts(None if network is None else bare(network.module))
         if network is not None:
             read = {"model": name_of(network.module), "image_shape": network.image_shape, "classes": network.classes}
             found |= {name: value for name, value in read.items() if value is not None}
@@ -378,14 +313,14 @@ class Watch:
             found |= self._clips.facts(self.unlike)
         if network is not None:
             self._look_within(network)
-        steps = [()] * len(self.rates) if network is None else network.steps
+        steps = [()] * len(self._steps.rates) if network is None else network.steps
         found |= batches_of(steps, self._loaders(), self._tell) if steps else {}
-        if network is None and self._optimizers and "batch_size" not in found:
+        if network is None and self._steps.first is not None and "batch_size" not in found:
             self.unlike["batch_size",] = (
                 "its network was not seen at work: the loop calls parts of it, or a wrapper such as torch.compile's; "
                 "call the network as a whole, and give the capture what the loop calls"
             )
-        if not self.rates and not self.problems:
+        if not self._steps.rates and not self.problems:
             self._tell("no optimizer of torch took a step in it; train in the captured part, or give all facts")
         return found | self._of_losses(network)
 
@@ -415,20 +350,6 @@ class Watch:
                 "the defense that does so"
             )
 
-    def _frozen(self, network: nn.Module, optimizer: Optimizer) -> tuple[str, ...]:
-        """Names of what the optimizer does not train, or was never given a gradient of."""
-        trained = _names_of(optimizer) & self._with_gradient
-        return tuple(name for name, one in bare(network).named_parameters() if id(one) not in trained)
-
-    def _of_groups(self, module: nn.Module, optimizer: Optimizer, rate: float) -> dict[str, Any]:
-        """Groups of parameters with arguments of their own, with rates as beside the optimizer's first above 0."""
-        now = float(optimizer.param_groups[0]["lr"])
-        groups = own_groups(optimizer, bare(module).named_parameters())
-        for one in groups:
-            if "learning_rate" in one and now:
-                one["learning_rate"] *= rate / now
-        return {"groups": groups} if groups else {}
-
     def look_at_reply(self, sent: Mapping[str, Any], before: Iterable[str], kept: bool) -> None:
         """What left the client's app, beside what it trained.
 
@@ -438,12 +359,12 @@ class Watch:
             kept: nothing that is declared changes them on their way.
         """
         network = self._network(set(sent))
-        if network is None or not self._optimizers:
+        if network is None or self._steps.first is None:
             return
         named = dict(bare(network.module).named_parameters())
-        still = self._frozen(network.module, self._optimizers[0][0])
+        still = self._steps.frozen(bare(network.module))
         unsent = [name for name in named if name not in sent and name not in still]
-        if set(named) & set(sent) and unsent and (len(self.rates) > 1 or not set(unsent) <= set(before)):
+        if set(named) & set(sent) and unsent and (len(self._steps.rates) > 1 or not set(unsent) <= set(before)):
             self._tell(
                 f"its weight {unsent[0]!r} was trained and not sent, and what it was in each step is known to nobody "
                 "else; send all trained weights in the captured round"
@@ -495,7 +416,7 @@ class Watch:
 
     def _of_losses(self, network: "Network | None") -> dict[str, Any]:
         """What the losses count; of the mean cross-entropy of all examples of a step nothing has to be said."""
-        if not self.rates:
+        if not self._steps.rates:
             return {}
         steps = [] if network is None else network.made
         passes = [one for step in steps for one in step]
@@ -534,15 +455,6 @@ def _facts_of_loader(loader: Any) -> Loader:
     found = loader_of(getattr(loader, "dataset", None), batches if batches is not None else loader)
     found.places = None
     return found
-
-
-def _parameters(optimizer: Optimizer) -> Iterator[Tensor]:
-    return (one for group in optimizer.param_groups for one in group["params"])
-
-
-def _names_of(optimizer: Optimizer) -> set[int]:
-    """What is trained, by its identity."""
-    return {id(one) for one in _parameters(optimizer) if one.requires_grad}
 
 
 def _around() -> Iterator[Any]:

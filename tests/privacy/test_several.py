@@ -63,6 +63,8 @@ def test_no_optimal_attacker_of_four_targets_beats_the_bound(mu: float, shared: 
     kappas, limit = np.full((victims, PLACES), 1 / CANDIDATES), GaussianLimit(mu)
     for wanted in range(1, victims * PLACES + 1, 3):
         rate = float((hits >= wanted).mean())
+        if not rate:  # below every bound
+            break
         error = 4 * math.sqrt(rate * (1 - rate) / trials)
         assert rate - error <= several_targets(wanted, kappas, limit)
 
@@ -101,7 +103,7 @@ def test_the_table_of_the_page_is_what_is_computed() -> None:
 
 def settings() -> Iterator[tuple[NDArray[np.float64], Limit]]:
     random = np.random.default_rng(3)
-    for _ in range(10):
+    for _ in range(5):
         shape = int(random.integers(1, 80)), int(random.integers(1, 33))
         limit = GaussianLimit(random.uniform(0.02, 3)) if random.random() < 0.7 else PureLimit(random.uniform(0.02, 2))
         yield 10 ** random.uniform(-3, -0.3) * random.uniform(0.2, 1, shape), limit
@@ -116,7 +118,7 @@ def test_the_bound_of_places_alone_is_never_below_and_both_fall_with_hits() -> N
         assert found[0] == apart[0] == 1 and found == sorted(found, reverse=True)
         assert all(new <= old for new, old in zip(found, apart, strict=True))
         smaller += sum(new < old / 2 for new, old in zip(found, apart, strict=True))
-    assert smaller > 10
+    assert smaller > 5
 
 
 @pytest.mark.parametrize("places", [1, 3, 8])
