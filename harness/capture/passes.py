@@ -1,11 +1,13 @@
 """What went through a network while it trained: batches, their losses, and the weights that they met."""
 
-from collections.abc import Callable, Iterable, Mapping
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,7 +20,9 @@ _WRAPPERS = {
 }  # fmt: skip
 
 
-_NORM = nn.modules.batchnorm._NormBase
+_NORM, _BATCHES = nn.modules.batchnorm._NormBase, nn.modules.batchnorm._BatchNorm
+# More nodes than are looked at of a network's graph.
+_NODES = 10_000
 # How much the norm of a weight may be off by rounding, as where something was added and taken away again.
 _NEAR = 1e-5
 
@@ -105,13 +109,19 @@ class Pass:
 
 @dataclass
 class Network:
-    """A network that may be the client's, and what went through it; ``reads``: texts did. ``returns``:
-    the class of its outputs, where they are no tensor.
+    """A network that may be the client's, and what went through it.
 
-    ``still``: buffers as they were, but for those of BatchNorm, which are known to follow the batches. ``random``: the
-    name of a layer that was random. ``left``: weights, by their identity, whose gradient was there before the first
-    batch of a step. ``norms``: of its weights after the last step, and before the first. ``after``: whether
-    they are others at the end.
+    Attributes:
+        still: buffers as they were, but for those of BatchNorm, which are known to follow the batches.
+        image_shape, classes: of what went in and came out; ``reads``: texts went in.
+        draws: whether it drew random numbers in a pass; ``random``: the name of a layer that does so.
+        mixes: the name of a layer that has nothing but the batch to normalise with.
+        odd: why it cannot be played as it is; ``returns``: why not by its class alone.
+        left: weights, by their identity, whose gradient was there before the first batch of a step.
+        norms: of its weights after the last step, and before the first.
+        after: whether they are others at the end.
+        waiting, all, made: passes that are no part of a step yet, all, and those of each step.
+        steps: of each the sizes of its batches.
     """
 
     module: nn.Module
@@ -119,6 +129,9 @@ class Network:
     image_shape: tuple[int, ...] | None = None
     classes: int | None = None
     reads: bool = False
+    draws: bool = False
+    mixes: str | None = None
+    odd: str | None = None
     returns: str | None = None
     random: str | None = None
     left: set[int] = field(default_factory=set)
@@ -128,6 +141,33 @@ class Network:
     all: list[Pass] = field(default_factory=list)
     made: list[list[Pass]] = field(default_factory=list)
     steps: list[tuple[int, ...]] = field(default_factory=list)
+    # Of the pass that is under way.
+    _chance: list[Any] = field(default_factory=list)
+    _kept: dict[str, Tensor] | None = None
+    _again: bool = False
+
+    def begins(self) -> None:
+        """A batch is about to go through it."""
+        self._chance, self._again = random_state(), False
+        self._kept = None if self.all else still_buffers(self.module)
+
+    def saves_memory(self) -> None:
+        """Something is computed again in the backward pass, perhaps of this network."""
+        self._again = True
+
+    def _look_at_pass(self, made: Any, trained: Sequence[Tensor]) -> None:
+        """What a network does in a pass beside computing logits of each example."""
+        self.draws = self.draws or not alike(self._chance, random_state())
+        self.mixes = self.mixes or _mixing_layer(self.module)
+        if self.all:  # one pass tells the rest
+            return
+        changed = None if self._kept is None else changed_buffer(self.module, self._kept)
+        if changed is not None:
+            self.odd = f"changes its buffer {changed!r} in a pass"
+        if self._again or any(_computes_again(one) for one in trained):
+            self.odd = "computes parts again in the backward pass (gradient checkpointing)"
+        if not isinstance(made, Tensor):
+            self.returns = f"returns {type(made).__name__}, and not the logits alone"
 
     def passed(self, given: Iterable[Any], made: Any) -> None:
         """A batch went through it."""
@@ -142,7 +182,8 @@ class Network:
         self.reads = self.reads or are_tokens(images)
         if not trained:
             return
-        self.returns = None if isinstance(made, Tensor) else type(made).__name__
+        with suppress(Exception):
+            self._look_at_pass(made, trained)
         self.random = self.random or random_layer(self.module)
         one = Pass(len(images), steady=_steady_layer(self.module))
         with suppress(Exception):
@@ -201,8 +242,7 @@ class Network:
     @property
     def moved(self) -> str | None:
         """The name of a buffer that is not as it was; None of none."""
-        now = dict(self.module.named_buffers())
-        return next((name for name, was in self.still.items() if name in now and not _equal(now[name], was)), None)
+        return changed_buffer(self.module, self.still)
 
     def _dropped(self) -> bool:
         """Whether the gradients of all earlier passes are gone, or are none that a step is taken with."""
@@ -262,9 +302,50 @@ def changed_reply(network: Network, sent: Mapping[str, Any]) -> str | None:
 
 def still_buffers(module: nn.Module) -> dict[str, Tensor]:
     """Copies of a network's buffers, but for those of layers that follow the batches."""
-    follow = {name for name, layer in module.named_modules() if isinstance(layer, _NORM)}
+    follow = {name for name, layer in module.named_modules() if isinstance(layer, _BATCHES)}
     named = ((name, one) for name, one in module.named_buffers() if name.rpartition(".")[0] not in follow)
     return {name: one.detach().clone() for name, one in named}
+
+
+def changed_buffer(module: nn.Module, was: Mapping[str, Tensor]) -> str | None:
+    """Return the name of a buffer that is not as it was; None of none."""
+    now = dict(module.named_buffers())
+    return next((name for name, one in was.items() if name in now and not _equal(now[name], one)), None)
+
+
+def random_state() -> list[Any]:
+    """The state of the generators that everybody shares, of torch, numpy and Python."""
+    known: Any = np.random.get_state(legacy=False)
+    on_device = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []
+    return [torch.get_rng_state(), *on_device, known["state"]["key"].copy(), known["state"]["pos"], random.getstate()]
+
+
+def alike(state: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether no number was drawn between two states."""
+    return len(state) != len(other) or all(
+        one == two if not hasattr(one, "shape") else bool((one == two).all())
+        for one, two in zip(state, other, strict=True)
+    )
+
+
+def _mixing_layer(module: nn.Module) -> str | None:
+    """The name of a layer of BatchNorm's kind that has nothing but the batch to normalise with; None of none."""
+    layers = ((name, one) for name, one in module.named_modules() if isinstance(one, _BATCHES))
+    return next((name for name, one in layers if one.running_mean is None), None)
+
+
+def _computes_again(made: Tensor) -> bool:
+    """Whether a part of what this was made of is computed again for its gradient, as older checkpoints do."""
+    waiting, visited = [made.grad_fn], set[Any]()
+    while waiting and len(visited) < _NODES:
+        node = waiting.pop()
+        if node is None or node in visited:
+            continue
+        visited.add(node)
+        if node.name() == "CheckpointFunctionBackward":
+            return True
+        waiting += [other for other, _ in node.next_functions]
+    return False
 
 
 def _steady_layer(module: nn.Module) -> str | None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils import checkpoint
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from harness.base.errors import in_one_line
@@ -39,7 +40,6 @@ from harness.capture.passes import (
     still_buffers,
 )
 from harness.judging.framework_defenses import Declared
-from harness.judging.trial import why_not_played
 
 
 def random_said(layer: str) -> str:
@@ -98,6 +98,7 @@ class Watch:
         _listen(Optimizer, "__init__", Watch.built)
         _listen(_BaseDataLoaderIter, "__next__", Watch.drawn)
         _listen(Tensor, "backward", Watch.went_back)
+        _listen(checkpoint._checkpoint_hook, "__init__", Watch.computes_again)
         hide_looks_from_scripts()
         _WATCHING.append(self)
 
@@ -125,6 +126,11 @@ class Watch:
         """The gradient of a loss was made."""
         if self._given is not None or self._thread in (None, threading.get_ident()):
             self._safely(self._look_beside, loss)
+
+    def computes_again(self, _: object) -> None:
+        """A checkpoint saves memory in a pass."""
+        for network in self._networks.values():
+            network.saves_memory()
 
     def _look_beside(self, loss: Tensor) -> None:
         beside, outputs = weights_beside(loss)
@@ -204,6 +210,11 @@ class Watch:
             # Also layers that are only now trained.
             self._handles += self._clips.follow(module.parameters())
 
+        def begin(_: nn.Module, __: tuple[Any, ...]) -> None:
+            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                self._safely(network.begins)
+
+        self._handles.append(module.register_forward_pre_hook(Look(begin)))
         self._handles.append(module.register_forward_hook(Look(look), with_kwargs=True))
         self._handles += self._clips.follow(module.parameters())
 
@@ -269,27 +280,6 @@ class Watch:
         scale = _scale() if counts else 1.0
         for network in self._networks.values():
             network.stepped(counts, scale)
-        if counts and len(self._steps.rates) == 1:
-            self._safely(self._try, self._network(set()))
-
-    def _try(self, network: Network | None) -> None:
-        """Whether what was seen of a network is enough to play it."""
-        if network is None or network.random is not None or network.reads:
-            return
-        if network.image_shape is None or network.classes is None:
-            return
-        if network.returns is not None:
-            if name_of(network.module) is not None:
-                self.unlike["model",] = (
-                    f"its network returns {network.returns}, and the logits are played; give the model of a factory "
-                    "whose network returns these alone"
-                )
-            return
-        function, code = why_not_played(bare(network.module), network.image_shape, network.classes)
-        if function is not None:
-            self._tell(function)
-        if code is not None:
-            self.unlike["model",] = f"{code}, or give the model of a factory whose network computes the same so"
 
     def facts(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """The facts of a capture that were seen; what could not be told is in ``problems``.
@@ -328,8 +318,21 @@ class Watch:
         """What a network does beside its function of weights and examples."""
         if network.random is not None:
             self._tell(random_said(network.random))
+        elif network.draws:
+            self._tell("its network draws random numbers as it computes, and nobody learns which; turn that off")
+        if network.mixes is not None:
+            self._tell(
+                f"its layer {network.mixes!r} normalises batches without running statistics, so that no example's "
+                "logits are its own; let it track them"
+            )
+        odd = network.odd or (None if name_of(network.module) is None else network.returns)
+        if odd is not None:
+            self.unlike["model",] = (
+                f"its network {odd}, and cannot be played so; give the model of a factory whose network computes the "
+                "same without"
+            )
         written = network.moved
-        if written is not None:
+        if written is not None and odd is None:
             self.told.append(f"its network changes its buffer {written!r} as it trains; attacks keep it as it was")
         if self._penalised:
             self.unlike["fedprox", "optimizer", "defense"] = (

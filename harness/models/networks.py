@@ -250,15 +250,6 @@ def build_module(name: str, image_shape: ImageShape, classes: int, seed: int) ->
             raise UsageError(f"model {name!r}: {error}") from error
     if texts is not None:
         _let_read(module, texts.vocabulary)
-    return ready_module(name, module)
-
-
-def ready_module(name: str, module: nn.Module) -> nn.Module:
-    """The same module, changed where it would not be evaluated as it is trained.
-
-    Raises:
-        UsageError: it has random layers, or nothing to train.
-    """
     _refuse_random_layers(name, module)
     _fix_untrained_parameters(module)
     _refuse_untrained_networks(name, module)

@@ -27,7 +27,7 @@ from harness.models.checking import fastest_that_agrees, refuse_what_fails_there
 from harness.models.example_gradients import FactoredGradients, MaterialisedGradients
 from harness.models.feature_extractor import fitted_to
 from harness.models.imprint import Front, Fronted
-from harness.models.networks import ImageShape, build_module, is_own, ready_module
+from harness.models.networks import ImageShape, build_module, is_own
 from harness.models.row_layers import without_idle_weights
 from harness.models.rows import Way, ways_of
 from harness.models.weights_files import load_state
@@ -60,6 +60,10 @@ def called_layers(module: nn.Module, image_shape: tuple[int, ...]) -> list[tuple
     return list(called.items())
 
 
+# Its attention without gradients has no derivative at all, not even under a transformation of functions.
+torch.backends.mha.set_fastpath_enabled(False)
+
+
 class RowModel:
     """A network over rows: R rows of B images each, weights as flat vectors (R, P).
 
@@ -83,13 +87,6 @@ class RowModel:
         front: Front | None = None,
     ) -> None:
         say_if_too_late()
-        # Its attention without gradients has no derivative at all, not even under a transformation of functions.
-        torch.backends.mha.set_fastpath_enabled(False)
-        self._make(name, image_shape, classes, images, front)
-
-    def _make(
-        self, name: str, image_shape: ImageShape, classes: int, images: Tensor | None, front: Front | None
-    ) -> None:
         self.name, self.image_shape, self.classes, self.front = name, image_shape, classes, front
         self.plain_module = self._built(seed=0)
         self.normalised = trained_layers(self.plain_module)
@@ -284,26 +281,6 @@ class RowModel:
             ):
                 parameter.copy_(value)
         return self.plain_module
-
-
-class _Given(RowModel):
-    """A network as somebody has it, where a factory's would be; nothing is told, and nothing of torch's is set."""
-
-    def __init__(self, name: str, network: nn.Module, image_shape: ImageShape, classes: int) -> None:
-        self._network = network
-        self._make(name, image_shape, classes, None, None)
-
-    def _built(self, seed: int) -> nn.Module:
-        return ready_module(self.name, copy.deepcopy(self._network))
-
-
-def refuse_unplayable(name: str, network: nn.Module, image_shape: ImageShape, classes: int) -> None:
-    """Refuse a network that no model could be made of, did a factory return it.
-
-    Raises:
-        UsageError: it cannot be evaluated as attacks need it.
-    """
-    _Given(f"{type(network).__module__}:{name}", network, image_shape, classes)
 
 
 def cross_entropy(module: nn.Module, images: Tensor, targets: Tensor) -> Tensor:

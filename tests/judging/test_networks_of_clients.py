@@ -1,5 +1,6 @@
 """Networks of clients: which of their outputs is read, and which cannot be played, as is told while they train."""
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -7,10 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
+from torch.utils.checkpoint import checkpoint
 
 from harness.base.errors import UsageError
 from harness.capture import captured
@@ -76,7 +79,7 @@ def test_the_loss_of_one_output_of_several_is_read(tmp_path: Path, kind: type[Ne
     assert (made.classes, made.batch_size, made.local_steps, made.loss_scale) == (5, 4, 2, 1)
     with captured(network, tmp_path / "1"):
         train(lambda images: logits(network(images)), optimizer)
-    with pytest.raises(UsageError, match=f"its network returns {'tuple' if kind is Features else 'Output'}, and the"):
+    with pytest.raises(UsageError, match=f"its network returns {'tuple' if kind is Features else 'Output'}, and not"):
         read_capture(tmp_path / "1")
 
 
@@ -112,9 +115,19 @@ class OldSpectral(Spectral):
         super().__init__(nn.utils.spectral_norm)
 
 
-class DropsInPasses(Net):
+class Drops(Net):
     def forward(self, images: Tensor) -> Tensor:
         return self.head(nn.functional.dropout(self.body(images), 0.5, self.training))
+
+
+class DropsByNumpy(Net):
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images * float(np.random.random()))
+
+
+class DropsByPython(Net):
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images * random.random())
 
 
 class Mixes(Net):
@@ -131,17 +144,24 @@ class Remembers(Net):
 
 class SavesMemory(Net):
     def forward(self, images: Tensor) -> Tensor:
-        return self.head(torch.utils.checkpoint.checkpoint(self.body, images, use_reentrant=False))
+        return self.head(checkpoint(self.body, images, use_reentrant=False))
+
+
+class SavesMemoryAsBefore(Net):
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(checkpoint(self.body, images.requires_grad_(), use_reentrant=True))
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*|.*spectral_norm.*")
 @pytest.mark.parametrize(
     ("kind", "said", "mends"),
     [
-        (Spectral, "changes its buffers in a forward pass", False),
-        (OldSpectral, "changes its buffers in a forward pass", False), (DropsInPasses, "forward passes", False),
-        (Mixes, "mixes the examples of a batch", False), (Remembers, "changes its buffers", True),
-        (SavesMemory, "cannot be evaluated for several clients at once", True),
+        (Spectral, "changes its buffer", True), (OldSpectral, "changes its buffer 'head.weight_u'", True),
+        (Remembers, "changes its buffer 'body.1.running_mean' in a pass", True),
+        (Mixes, "layer 'body.1' normalises batches without running", False), (Drops, "draws random numbers", False),
+        (DropsByNumpy, "draws random numbers", False), (DropsByPython, "draws random numbers", False),
+        (SavesMemory, "computes parts again in the backward pass", True),
+        (SavesMemoryAsBefore, "computes parts again in the backward pass", True),
     ],
 )  # fmt: skip
 def test_a_network_that_cannot_be_played_is_told_while_its_federation_runs(
@@ -151,10 +171,13 @@ def test_a_network_that_cannot_be_played_is_told_while_its_federation_runs(
     trained = []
     for folder, facts in ((None, {}), (tmp_path / "0", {}), (tmp_path / "1", {"model": MODEL})):
         torch.manual_seed(0)
+        np.random.seed(0)
+        random.seed(0)
         network = kind()
         with nullcontext() if folder is None else captured(network, folder, **facts):
             train(network, SGD(network.parameters(), 0.1))
-        trained.append([*network.state_dict().values(), torch.rand(1)])
+        chance = torch.rand(1), torch.tensor([np.random.random(), random.random()])
+        trained.append([*network.state_dict().values(), *chance])
     assert all(torch.equal(one, other) for kept in trained[1:] for one, other in zip(trained[0], kept, strict=True))
     with pytest.raises(UsageError, match=said):
         read_capture(tmp_path / "0")
