@@ -55,9 +55,10 @@ def hide_looks_from_scripts() -> None:
     def script(what: Any, *given: Any, **named: Any) -> Any:
         parts = list(what.modules()) if isinstance(what, nn.Module) else []
         hidden = [
-            (part._forward_hooks, key, part._forward_hooks.pop(key))
+            (hooks, key, hooks.pop(key))
             for part in parts
-            for key, hook in list(part._forward_hooks.items())
+            for hooks in (part._forward_hooks, part._forward_pre_hooks)
+            for key, hook in list(hooks.items())
             if _is_look(hook)
         ]
         try:

@@ -203,15 +203,14 @@ class Watch:
                 network.norms = norms_of(module)
 
         def look(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], made: Any) -> None:
-            tracing = torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
-            if torch.compiler.is_compiling() or tracing or not torch.is_grad_enabled():
+            if not _trains():
                 return
             self._safely(network.passed, [*given, *named.values()], made)
             # Also layers that are only now trained.
             self._handles += self._clips.follow(module.parameters())
 
         def begin(_: nn.Module, __: tuple[Any, ...]) -> None:
-            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            if _trains():
                 self._safely(network.begins)
 
         self._handles.append(module.register_forward_pre_hook(Look(begin)))
@@ -458,6 +457,12 @@ def _facts_of_loader(loader: Any) -> Loader:
     found = loader_of(getattr(loader, "dataset", None), batches if batches is not None else loader)
     found.places = None
     return found
+
+
+def _trains() -> bool:
+    """Whether this pass is one of a training, and not of somebody who compiles or evaluates."""
+    tracing = torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+    return torch.is_grad_enabled() and not tracing and not torch.compiler.is_compiling()
 
 
 def _around() -> Iterator[Any]:
