@@ -18,8 +18,9 @@ from torch.optim import Optimizer
 
 from harness.base.building import one_line
 from harness.base.errors import UsageError, in_one_line
+from harness.base.layers import random_layer
 from harness.base.local_optimizer import arguments_of, with_rate
-from harness.base.random_layers import random_layer
+from harness.base.normalising import scaling_of
 from harness.base.words import PAD
 from harness.capture.optimizers import facts_of
 from harness.capture.passes import are_tokens
@@ -42,6 +43,10 @@ _ADAPTERS = {"lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "adapte
 _READ_LATER: dict[str, Any] = {"image_shape": (1, 1, 1), "classes": 2, "learning_rate": 1.0, "batch_size": 1}
 # What the network and the optimizer are called is nobody's mistake, and what is frozen may be more than what is still.
 _MAY_DIFFER = {"model", "optimizer", "frozen", "learning_rate"}
+# What a record says of a training that has nothing of the kind.
+_USUAL = {name: CaptureRecord.model_fields[name].default for name in (
+    "accumulate", "clip_grad_norm", "fedprox", "loss_scale", "schedule",
+)}  # fmt: skip
 _OF_STEPS = {"local_steps", "epochs", "examples", "drop_last", "schedule"}
 
 
@@ -53,12 +58,20 @@ class Watched:
         self.labels: list[Tensor] = []
         self.lengths: list[Tensor] = []
 
-    def batch(self, images: Tensor, labels: Tensor, lengths: Tensor | None = None) -> None:
+    def batch(self, images: Any, labels: Any, lengths: Any = None) -> None:
         """Keep what a step trains on, (B, C, H, W) in [0, 1] and (B,), as the operator's own truth.
 
         Of texts these are token numbers (B, T), and where a text ends: behind its last number but 0, unless that is
-        said by ``lengths`` (B,).
+        said by ``lengths`` (B,). Tensors, arrays or lists; what is none of these is told, and there is no truth.
         """
+        try:
+            self._keep(*(None if one is None else torch.as_tensor(one) for one in (images, labels, lengths)))
+        except Exception as error:
+            log.warning("harness: a batch of the truth was not kept (%s); give images and labels", in_one_line(error))
+
+    def _keep(self, images: Tensor | None, labels: Tensor | None, lengths: Tensor | None) -> None:
+        if images is None or labels is None or len(images) != len(labels):
+            raise UsageError("as many labels as images are needed")
         self.images.append(images.detach().cpu().clone())
         self.labels.append(labels.detach().cpu().clone())
         if are_tokens(images):
@@ -172,10 +185,13 @@ class Round:
             if watch is not None:
                 after = moved if kind == "after" else {name: before[name] + one for name, one in moved.items()}
                 watch.look_at_reply(after, before, kept=given.get("defense") is None)
-            _tell_of_contradictions(given, seen)
+            _tell_of_contradictions(given, seen | ({} if watch is None else _usual_of(watch, seen)))
             problems = [*([] if watch is None else _problems(watch, given)), *_not_finite(moved)]
+            if "model" in given:
+                seen.pop("layers", None)
             record = _record_of(seen | dict(given), problems)
             kept = truth or {} if watch is None else watch.of_steps(truth or {}, moved)
+            kept = _in_01(kept, getattr(record, "model", None))
             named: dict[str, Any] = {**kept, **sent}
             write_capture(self.folder, record, before, tokenizer=tokenizer, **named)
             self.over = True
@@ -204,6 +220,9 @@ def _problems(watch: Watch, given: Mapping[str, Any]) -> list[str]:
     if doubts:
         log.warning("harness: %s; give %s if it is not so", "; ".join(doubt for _, doubt in doubts),
                     " and ".join(fact for fact, _ in doubts))  # fmt: skip
+    if watch.scaled is not None and "model" in given and "normalised(" not in given["model"]:
+        log.warning("harness: its images are scaled before its network takes them; give the model as %s+%s, unless its "
+                    "network scales them", given["model"], watch.scaled)  # fmt: skip
     problems = list(watch.problems)
     for facts, reason in watch.unlike.items():
         fact = next((one for one in facts if given.get(one) is not None), None)
@@ -253,11 +272,27 @@ def _with_rate_of(given: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str
     return {**seen} | ({"learning_rate": rate} if bare else {})
 
 
+def _in_01(truth: Mapping[str, Any], model: str | None) -> dict[str, Any]:
+    """Images as they are before a network's scaling, if they are given as behind it."""
+    scaling, images = scaling_of(model or ""), truth.get("images")
+    if scaling is None or images is None or (images.min() >= 0 and images.max() <= 1):
+        return dict(truth)
+    mean, deviation = (torch.tensor(one)[:, None, None] for one in scaling)
+    return {**truth, "images": (images * deviation + mean).clamp(0, 1)}
+
+
+def _usual_of(watch: Watch, seen: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts that are not in what was seen because the training had nothing of the kind."""
+    doubtful = {fact for facts in watch.unlike for fact in facts} | watch.unsure.keys()
+    return {name: one for name, one in _USUAL.items() if "local_steps" in seen and name not in seen.keys() | doubtful}
+
+
 def _tell_of_contradictions(given: Mapping[str, Any], seen: Mapping[str, Any]) -> None:
     """What is given counts; whoever gives it should know that it was not so."""
     for name in given.keys() & seen.keys() - _MAY_DIFFER:
         if _tuple_of(given[name]) != _tuple_of(seen[name]):
-            log.warning("harness: %s is given as %s, and the training had %s", name, given[name], seen[name])
+            had = "none" if seen[name] is None else seen[name]
+            log.warning("harness: %s is given as %s, and the training had %s", name, given[name], had)
     if "optimizer" not in given or "optimizer" not in seen:
         return
     with suppress(UsageError):  # of no known class, which is told

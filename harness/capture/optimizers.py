@@ -1,6 +1,6 @@
 """What a torch optimizer says of itself at its steps, as a capture holds it."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -116,10 +116,7 @@ class Steps:
             if any((one, two) != self._apart[0] for one, two in self._apart):
                 self._tell("its network was not seen, whose groups of parameters have arguments of their own")
             return found
-        groups, now = own_groups(optimizer, network.named_parameters()), float(optimizer.param_groups[0]["lr"])
-        for one in groups:  # as beside the first rate above 0
-            if "learning_rate" in one and now:
-                one["learning_rate"] *= rate / now
+        groups = own_groups(optimizer, network.named_parameters(), self._apart, rate) if self._apart else []
         return found | {"frozen": self.frozen(network)} | ({"groups": groups} if groups else {})
 
     def frozen(self, network: nn.Module) -> tuple[str, ...]:
@@ -164,21 +161,24 @@ def facts_of(optimizer: Optimizer) -> dict[str, Any]:
     return {"name": name} | {name: _number(first[name]) for name in names if name in first}
 
 
-def own_groups(optimizer: Optimizer, named: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
+def own_groups(
+    optimizer: Optimizer, named: Iterable[tuple[str, Any]], apart: Sequence[tuple[float, Any]], rate: float
+) -> list[dict[str, Any]]:
     """Groups of parameters whose learning rate or weight decay are not the first group's, as a capture holds them.
 
     Args:
         named: the network's parameters with their names.
+        apart: of each group the ratio of its learning rate to the first's, and its weight decay.
+        rate: the first's.
     """
-    first, *others = optimizer.param_groups
     known = {id(one): name for name, one in named}
     found = []
-    for group in others:
-        own = {name: _number(group[name]) for name in _OF_GROUPS if name in first and group[name] != first[name]}
+    for group, (ratio, decay) in list(zip(optimizer.param_groups, apart, strict=True))[1:]:
+        own = {"learning_rate": rate * ratio} if abs(ratio - 1) > _ALIKE else {}
+        own |= {"weight_decay": _number(decay)} if decay != apart[0][1] else {}
         names = [known[id(one)] for one in group["params"] if id(one) in known and one.requires_grad]
         if own and names:
-            rate = {"learning_rate": own.pop("lr")} if "lr" in own else {}
-            found.append({"parameters": names} | rate | own)
+            found.append({"parameters": names} | own)
     return found
 
 

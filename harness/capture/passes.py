@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness.base.random_layers import random_layer
+from harness.base.layers import random_layer
 from harness.capture.losses import mark_output, near_of, share_of
 
 # What libraries wrap around a network, as its only part.
@@ -115,6 +115,7 @@ class Network:
     Attributes:
         still: buffers as they were, but for those of BatchNorm, which are known to follow the batches.
         image_shape, classes: of what went in and came out; ``reads``: texts went in.
+        least, most: of the numbers of images that went in.
         draws: whether it drew random numbers in a pass; ``random``: the name of a layer that does so.
         mixes: the name of a layer that has nothing but the batch to normalise with.
         odd: why it cannot be played as it is; ``returns``: why not by its class alone.
@@ -129,6 +130,8 @@ class Network:
     still: dict[str, Tensor] = field(default_factory=dict)
     image_shape: tuple[int, ...] | None = None
     classes: int | None = None
+    least: Tensor | None = None
+    most: Tensor | None = None
     reads: bool = False
     draws: bool = False
     mixes: str | None = None
@@ -167,6 +170,8 @@ class Network:
             self.odd = f"changes its buffer {changed!r} in a pass"
         if self._again or any(_computes_again(one) for one in trained):
             self.odd = "computes parts again in the backward pass (gradient checkpointing)"
+        if not self.module.training and (asks := _asks_for_mode(self.module)) is not None:
+            self.returns = f"asks in {asks} whether it trains, and is in eval()"
         if not isinstance(made, Tensor):
             self.returns = f"returns {type(made).__name__}, and not the logits alone"
 
@@ -180,6 +185,9 @@ class Network:
         trained = [one for one in _outputs_of(made) if isinstance(one, Tensor) and one.requires_grad]
         if images.dim() == 4:
             self.image_shape = tuple(images.shape[1:])
+            least, most = images.detach().float().aminmax()
+            self.least = least if self.least is None else self.least.minimum(least)
+            self.most = most if self.most is None else self.most.maximum(most)
         self.reads = self.reads or are_tokens(images)
         if not trained:
             return
@@ -333,6 +341,14 @@ def _mixing_layer(module: nn.Module) -> str | None:
     """The name of a layer of BatchNorm's kind that has nothing but the batch to normalise with; None of none."""
     layers = ((name, one) for name, one in module.named_modules() if isinstance(one, _BATCHES))
     return next((name for name, one in layers if one.running_mean is None), None)
+
+
+def _asks_for_mode(module: nn.Module) -> str | None:
+    """The name of a class, not torch's, whose pass depends on whether the network trains; None of none."""
+    kinds = (type(layer) for layer in module.modules() if not layer.training)
+    own = (kind for kind in kinds if not kind.__module__.startswith("torch."))
+    codes = ((kind.__name__, getattr(kind.forward, "__code__", None)) for kind in own)
+    return next((name for name, code in codes if code is not None and "training" in code.co_names), None)
 
 
 def _computes_again(made: Tensor) -> bool:

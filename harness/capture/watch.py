@@ -23,6 +23,8 @@ from torch.utils import checkpoint
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from harness.base.errors import in_one_line
+from harness.base.layers import digest_of_layers, drops_out
+from harness.base.normalising import name_of_scaling
 from harness.capture.batches import Loader, batches_of, loader_of
 from harness.capture.clips import Clips
 from harness.capture.losses import MEND, facts_of_losses, kind_of, seen_of, weights_beside
@@ -40,6 +42,9 @@ from harness.capture.passes import (
     still_buffers,
 )
 from harness.judging.framework_defenses import Declared
+
+# How far images may go beyond [0, 1], as they do where one is resized.
+_BEYOND = 0.01
 
 
 def random_said(layer: str) -> str:
@@ -65,6 +70,7 @@ class Watch:
         # By the facts of which one has to be given.
         self.unlike: dict[tuple[str, ...], str] = {}
         self.told: list[str] = []
+        self.scaled: str | None = None
         self._given = network
         self._asked = None if loader is None else (id(getattr(loader, "batch_sampler", None)), _facts_of_loader(loader))
         # By the sampler of their batches, which is kept so that it stays this one's name.
@@ -97,7 +103,7 @@ class Watch:
         ]
         _listen(Optimizer, "__init__", Watch.built)
         _listen(_BaseDataLoaderIter, "__next__", Watch.drawn)
-        _listen(Tensor, "backward", Watch.went_back)
+        _listen_to_gradients()
         _listen(checkpoint._checkpoint_hook, "__init__", Watch.computes_again)
         hide_looks_from_scripts()
         _WATCHING.append(self)
@@ -122,22 +128,26 @@ class Watch:
         if self._given is not None or self._thread in (None, threading.get_ident()):
             self._safely(self._draw, batches)
 
-    def went_back(self, loss: Tensor) -> None:
-        """The gradient of a loss was made."""
+    def went_back(self, losses: Any, weights: Any = None) -> None:
+        """The gradient of losses was made; ``weights``: by which alone, and left nowhere."""
         if self._given is not None or self._thread in (None, threading.get_ident()):
-            self._safely(self._look_beside, loss)
+            self._safely(self._look_beside, _tensors(losses), None if weights is None else _tensors(weights))
 
     def computes_again(self, _: object) -> None:
         """A checkpoint saves memory in a pass."""
         for network in self._networks.values():
             network.saves_memory()
 
-    def _look_beside(self, loss: Tensor) -> None:
-        beside, outputs = weights_beside(loss)
-        of_output = bool(outputs)
+    def _look_beside(self, losses: Sequence[Tensor], weights: Sequence[Tensor] | None) -> None:
+        own = {id(one) for network in self._networks.values() for one in network.module.parameters()}
+        if weights is not None and not own & set(map(id, weights)):
+            return
+        found = [weights_beside(one) for one in losses]
+        beside = {one for some, _ in found for one in some}
+        outputs = {one for _, some in found for one in some}
         if len({one for one, _ in outputs}) < len(outputs):
             self._tell("its loss counts several outputs of its network; capture a round with the loss of its logits")
-        counts = any(id(one) in beside for network in self._networks.values() for one in network.module.parameters())
+        counts, of_output = bool(own & beside), bool(outputs)
         self._penalised = self._penalised or (counts and of_output)
         # By itself, a loss of weights is part of a step where the network's own came before: nothing was dropped since.
         self._by_itself = counts and not of_output
@@ -293,8 +303,9 @@ class Watch:
         network = self._network(set(names or ()))
         found |= self._steps.facts(None if network is None else bare(network.module))
         if network is not None:
-            read = {"model": name_of(network.module), "image_shape": network.image_shape, "classes": network.classes}
+            read = {"image_shape": network.image_shape, "classes": network.classes}
             found |= {name: value for name, value in read.items() if value is not None}
+            found |= self._named(network)
             found |= {"format": 2, "data": "text"} if network.reads else {}
         if self._private is not None:
             found |= self._of_privacy(self._private)
@@ -312,6 +323,33 @@ class Watch:
         if not self._steps.rates and not self.problems:
             self._tell("no optimizer of torch took a step in it; train in the captured part, or give all facts")
         return found | self._of_losses(network)
+
+    def _named(self, network: Network) -> dict[str, Any]:
+        """The network's class with what was changed of it, and what tells whether the class builds it again."""
+        name, module = name_of(network.module), bare(network.module)
+        if name is not None and any(map(drops_out, module.modules())):
+            name += "+no_dropout"  # it is off, or told
+        self._look_at_scale(network, name)
+        if name is None:
+            return {}
+        scaled = "" if self.scaled is None else f"+{self.scaled}"
+        return {"model": name + scaled, "layers": digest_of_layers(module)}
+
+    def _look_at_scale(self, network: Network, name: str | None) -> None:
+        """How its images were scaled, if they are not in [0, 1]."""
+        if network.least is None or network.most is None:
+            return
+        least, most = float(network.least), float(network.most)
+        if least >= -_BEYOND and most <= 1 + _BEYOND:
+            return
+        found = scaling_in_use(least, most)
+        self.scaled = None if found is None else name_of_scaling(*found)
+        if self.scaled is None:
+            self.unlike["model",] = (
+                f"what went into its network goes from {least:.3g} to {most:.3g}, and images are looked for in [0, 1]; "
+                "give the model with mean and deviation of its scaling behind it, such as "
+                f"{name or 'module:factory'}+normalised(0.5|0.5)"
+            )
 
     def _look_within(self, network: Network) -> None:
         """What a network does beside its function of weights and examples."""
@@ -335,8 +373,9 @@ class Watch:
             self.told.append(f"its network changes its buffer {written!r} as it trains; attacks keep it as it was")
         if self._penalised:
             self.unlike["fedprox", "optimizer", "defense"] = (
-                "its loss counts the weights themselves, as FedProx and penalties do; leave that out in the captured "
-                "round, or give fedprox, or of a penalty on squared weights the optimizer with its weight_decay"
+                "its loss counts the weights themselves, as FedProx and penalties do, or what layers make of them; "
+                "leave that out in the captured round, or give fedprox, or of a penalty on squared weights the "
+                "optimizer with its weight_decay"
             )
         passes = [one for one in network.all if one.counts]
         steady = next((one.steady for one in passes if one.steady), None)
@@ -459,6 +498,26 @@ def _facts_of_loader(loader: Any) -> Loader:
     return found
 
 
+def scaling_in_use(least: float, most: float) -> tuple[list[float], list[float]] | None:
+    """Mean and deviation of the one ``Normalize``, as torchvision's, that is there and makes such numbers of [0, 1]."""
+    found = set[tuple[tuple[float, ...], tuple[float, ...]]]()
+    for one in gc.get_objects():
+        if type(one).__name__ == "Normalize" and hasattr(one, "mean") and hasattr(one, "std"):
+            with suppress(Exception):
+                found.add((_numbers(one.mean), _numbers(one.std)))
+    fitting = [
+        (mean, std)
+        for mean, std in found
+        if min(-m / s for m, s in zip(mean, std, strict=True)) - _BEYOND <= least
+        and most <= max((1 - m) / s for m, s in zip(mean, std, strict=True)) + _BEYOND
+    ]
+    return (list(fitting[0][0]), list(fitting[0][1])) if len(fitting) == 1 else None
+
+
+def _numbers(values: Any) -> tuple[float, ...]:
+    return tuple(float(one) for one in torch.as_tensor(values).flatten())
+
+
 def _trains() -> bool:
     """Whether this pass is one of a training, and not of somebody who compiles or evaluates."""
     tracing = torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
@@ -502,6 +561,32 @@ def name_of(network: nn.Module) -> str | None:
 
 _WATCHING: list[Watch] = []
 _MARK = "tells_watches"
+
+
+def _tensors(given: Any) -> list[Tensor]:
+    return [given] if isinstance(given, Tensor) else [one for one in given if isinstance(one, Tensor)]
+
+
+def _listen_to_gradients() -> None:
+    """From now on every watch is told of gradients; ``Tensor.backward`` asks torch.autograd for them."""
+    for name in ("backward", "grad"):
+        original: Any = getattr(torch.autograd, name)
+        if not hasattr(original, _MARK):
+            setattr(torch.autograd, name, _told(original, name == "grad"))
+
+
+def _told(original: Any, of_weights: bool) -> Any:
+    @wraps(original)
+    def function(*given: Any, **named: Any) -> Any:
+        made = original(*given, **named)
+        losses = given[0] if given else named.get("outputs" if of_weights else "tensors", ())
+        weights = (given[1] if len(given) > 1 else named.get("inputs", ())) if of_weights else None
+        for watch in list(_WATCHING):
+            watch.went_back(losses, weights)
+        return made
+
+    setattr(function, _MARK, True)
+    return function
 
 
 def _listen(kind: type[Any], name: str, tell: Callable[[Watch, Any], None]) -> None:

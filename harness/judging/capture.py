@@ -111,6 +111,8 @@ class CaptureRecord(BaseModel):
         data: ``images``, rows of tables among them, or ``text``.
         model: ``module:factory``, called with ``image_shape`` and ``classes``, of texts with ``vocabulary``,
             ``places`` and ``classes``; or a model of this project.
+        layers: digest of the layers of the client's network, by which the model is known to build it; None where the
+            model was given.
         image_shape: (C, H, W); of texts it follows from the places.
         vocabulary, places: of texts, how many token numbers there are, of which 0 fills the places behind a text's
             end, and the most tokens of a text.
@@ -149,6 +151,7 @@ class CaptureRecord(BaseModel):
     format: Literal[1, 2] = 1
     data: Literal["images", "text"] = "images"
     model: str
+    layers: str | None = None
     image_shape: Annotated[tuple[_Side, _Side, _Side], BeforeValidator(_three_sides)]
     vocabulary: Annotated[int, Field(ge=3, le=2**BITS)] | None = None
     places: _Side | None = None

@@ -10,7 +10,7 @@ from harness.judging.declared import context_of, steps_of
 from harness.judging.evidence import LEVEL, Check, Evidence, Outcome, bonferroni
 from harness.judging.federation import CapturedClients
 from harness.judging.noise_checks import noise_checks
-from harness.judging.parts import STATISTICS
+from harness.models.batch_norm import STATISTICS
 
 # Checks that need no statistics: what has to be zero, to lie on a grid, or not to be sent at all.
 

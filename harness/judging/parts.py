@@ -7,15 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from harness.base.errors import UsageError
+from harness.base.layers import digest_of_layers
 from harness.base.vectors import Layout
 from harness.judging.capture import FACTS, Capture, CaptureRecord
+from harness.models.batch_norm import STATISTICS
 from harness.models.changes import named_only
 from harness.models.networks import build_module
 from harness.models.weights_files import stored_names
 from harness.results.arrays import Shape, StoredArrays, quoted, unwrapped
-
-#: What layers that normalise keep beside parameters: no factory can fix it.
-STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}
 
 
 def trained_network(captures: Sequence[Capture]) -> tuple[nn.Module, str]:
@@ -29,6 +28,11 @@ def trained_network(captures: Sequence[Capture]) -> tuple[nn.Module, str]:
     if record.data == "text" and not hasattr(module, "vocabulary"):
         raise UsageError(
             f"model {record.model!r} takes images, and the captures are of texts; correct model or data in {FACTS}"
+        )
+    if record.layers not in (None, digest_of_layers(module)):
+        raise UsageError(
+            f"model {record.model!r} is the class of the client's network and builds another: a layer, its settings or "
+            f"its functions differ; name a factory that builds the client's, and take layers out of {FACTS}"
         )
     own = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     parts = [_sent(capture, module, own) for capture in captures]

@@ -23,6 +23,8 @@ from harness.base.vectors import Layout
 
 BatchNorm = nn.modules.batchnorm._BatchNorm
 Buffers = dict[str, Tensor]
+#: The names of running statistics, which layers keep beside parameters: no factory can fix them.
+STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}
 
 UNCOVERED = "running statistics of BatchNorm travel beside the update without noise; no epsilon covers them"
 
@@ -91,6 +93,11 @@ def recorded(module: nn.Module) -> Iterator[list[LayerStatistics]]:
             hook.remove()
 
 
+def running_of(layer: BatchNorm) -> list[tuple[str, Tensor]]:
+    """A layer's running statistics by name, without weights, which are buffers too where they are not trained."""
+    return [(name, value) for name, value in layer.named_buffers() if name in STATISTICS]
+
+
 @contextmanager
 def batch_statistics(module: nn.Module) -> Iterator[Buffers]:
     """Around a single pass that is given these buffers in the place of the network's: torch itself leaves in them what
@@ -103,7 +110,7 @@ def batch_statistics(module: nn.Module) -> Iterator[Buffers]:
         yield {
             f"{name}.{key}": torch.zeros_like(value)
             for name, layer in layers.items()
-            for key, value in layer.named_buffers()
+            for key, value in running_of(layer)
         }
     finally:
         for name, layer in layers.items():
@@ -135,7 +142,7 @@ class RunningStatistics:
         self.buffers: Buffers = {
             f"{name}.{key}": value.expand(rows, *value.shape).clone()
             for name, layer in self._layers.items()
-            for key, value in layer.named_buffers()
+            for key, value in running_of(layer)
         }
 
     def follow(self, batches: Sequence[LayerStatistics]) -> None:

@@ -9,12 +9,14 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from harness.base.errors import UsageError
-from harness.base.random_layers import is_random
+from harness.base.layers import drops_out
+from harness.base.normalising import scaling_of
 from harness.models.adapters import adapters
 from harness.models.batch_norm import BatchNorm
 
@@ -53,10 +55,10 @@ def no_dropout(network: nn.Module) -> nn.Module:
     Raises:
         UsageError: there is none in it.
     """
-    random = [layer for layer in network.modules() if is_random(layer)]
-    if not random:
+    dropping = [layer for layer in network.modules() if drops_out(layer)]
+    if not dropping:
         raise UsageError("there is no dropout to turn off; leave +no_dropout out")
-    for layer in random:
+    for layer in dropping:
         layer.p = 0.0  # pyright: ignore[reportArgumentType]  # Module declares parameters and layers only
     return network
 
@@ -157,6 +159,9 @@ def split_name(name: str) -> tuple[str, list[Callable[[nn.Module], nn.Module]]]:
                 f"model {name!r}: adapters have a rank and perhaps an alpha, both positive numbers; write "
                 f"{own}+adapters(16) or {own}+adapters(16|32)"
             )
+        if change.startswith("normalised"):
+            _require_scaling(own, change)
+            continue
         if change not in CHANGES and not _ONLY.fullmatch(change) and not _ADAPTERS.fullmatch(change):
             near = difflib.get_close_matches(change, CHANGES, n=1)
             hint = f"did you mean {own}+{near[0]}?" if near else f"known: {', '.join(CHANGES)}"
@@ -164,7 +169,45 @@ def split_name(name: str) -> tuple[str, list[Callable[[nn.Module], nn.Module]]]:
     return own, [_change(change) for change in named]
 
 
+def _require_scaling(own: str, change: str) -> None:
+    """Raises UsageError: the change says no scaling."""
+    try:
+        if scaling_of(change) is not None:
+            return
+    except ValueError:
+        pass
+    raise UsageError(
+        f"model '{own}+{change}': a scaling is a mean and a deviation above 0, of all channels or of each; write "
+        f"{own}+normalised(0.5|0.25) or {own}+normalised(0.5/0.4/0.4|0.25/0.2/0.2)"
+    )
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    """A hook that scales images (B, C, H, W) in [0, 1], as ``Normalize`` of torchvision does."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def __call__(self, _: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor]:
+        (images,) = given
+        mean, deviation = (torch.tensor(one).to(images)[:, None, None] for one in (self.mean, self.deviation))
+        return ((images - mean) / deviation,)
+
+
+def normalised(network: nn.Module, mean: Iterable[float], deviation: Iterable[float]) -> nn.Module:
+    """Lets a network take images in [0, 1] that its clients scale outside of it, and returns the network.
+
+    Args:
+        mean, deviation: of all channels or of each, as of torchvision's ``Normalize``.
+    """
+    network.register_forward_pre_hook(_Scaled(tuple(mean), tuple(deviation)))
+    return network
+
+
 def _change(name: str) -> Callable[[nn.Module], nn.Module]:
+    if (scaling := scaling_of(name)) is not None:
+        return lambda network: normalised(network, *scaling)
     if (low := _ADAPTERS.fullmatch(name)) is not None:
         rank, alpha = int(low[1]), None if low[2] is None else float(low[2])
         return lambda network: adapters(network, rank, alpha)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.base.errors import UsageError, in_one_line
-from harness.base.random_layers import is_random
+from harness.base.layers import is_random
 from harness.base.registry import Registry, own_code
 from harness.base.words import TextShape, tokens_of
 from harness.models.batch_norm import keep_running_statistics

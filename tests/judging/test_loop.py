@@ -73,7 +73,7 @@ class Net(nn.Module):
 
 
 Build = Callable[[Any], Optimizer]
-MODEL = f"{Net.__module__}:Net()"
+MODEL = f"{Net.__module__}:Net()+no_dropout"
 
 
 def data(count: int) -> TensorDataset:
