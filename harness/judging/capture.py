@@ -552,7 +552,7 @@ def read_capture(folder: Path, truth: Path | None = None) -> Capture:
             f"capture {str(folder)!r} must hold one of {', '.join(SENT)} as {' or '.join(ENDINGS)}, it has "
             f"{found}{other_beside(folder, *SENT)}"
         )
-    before, moved, own = _file(folder, BEFORE), _file(folder, present[0]), truth or _file(folder, TRUTH)
+    before, moved, own = file_of(folder, BEFORE), file_of(folder, present[0]), truth or file_of(folder, TRUTH)
     known = StoredArrays(own, MEND_TRUTH) if truth or own.exists() else None
     if known is None and (other := sorted(folder.glob(f"{TRUTH}.*"))):
         raise UsageError(f"{str(other[0])!r} is of a kind that is not read; {MEND_TRUTH}, or take it away")
@@ -575,7 +575,7 @@ def _incomplete(file: Path, truth: StoredArrays, missing: str, data: str) -> str
     return f"{str(file)!r} has no array {missing!r}; a truth is {whole}"
 
 
-def _file(folder: Path, stem: str) -> Path:
+def file_of(folder: Path, stem: str) -> Path:
     """The file of a capture's arrays, in one format or the other."""
     there = [path for path in (folder / f"{stem}{end}" for end in ENDINGS) if path.exists()]
     if len(there) > 1:

@@ -168,6 +168,20 @@ def test_the_command_reads_captures_of_the_job(tmp_path: Path, capsys: pytest.Ca
     assert "drop --defense" in capsys.readouterr().err
 
 
+def test_canaries_that_cannot_be_judged_are_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They send another thing than they trained, which their captures say."""
+    captured(tmp_path, job(3, 0.0))
+    for facts in tmp_path.glob("*/capture.json"):
+        known = {"not_captured": "its network was not seen at work", "round": json.loads(facts.read_text())["round"]}
+        facts.write_text(json.dumps(known))
+    asked = ["audit", "--planted", str(tmp_path), "--seed", "3", "--canaries", "100"]
+    assert run([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["lower_bound"] > 1
+    (tmp_path / "round-1" / "before.npz").unlink()
+    assert run(asked) == 2
+    assert "has no before.npz: its round did not end; leave it out" in capsys.readouterr().err
+
+
 def test_clients_that_begin_with_different_models_are_of_no_one_job(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
