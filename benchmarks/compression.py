@@ -1,13 +1,14 @@
 """What compression hides from an attacker that knows it, and from one that does not, on the same victims.
 
-``python benchmarks/compression.py [VICTIMS] [DATASET...]`` prints a line per dataset, compression and attack: images
-within the strict rule with the 95% interval, the median RMSE and seconds per victim; then the paired difference of
-``intervals`` and the better plain attacker: victims that only one of them brings back, and the exact p-value of that
-(McNemar). LeNet, one example, one local step, the update as it is sent (surface 1), public data ``auto``.
-``--plain NAME,...`` names other plain attackers than ``cpl``. MNIST and CIFAR-10 are read from ``HARNESS_DATA``.
+``python benchmarks/compression.py [VICTIMS] [DATASET...]`` prints a line per dataset, network, compression and attack:
+images within the strict rule with the 95% interval, the median RMSE and seconds per victim; then the paired difference
+of ``intervals`` and the better plain attacker: victims that only one of them brings back, and the exact p-value of that
+(McNemar). One example, one local step, the update as it is sent (surface 1), public data ``auto``. The networks are
+LeNet and a linear model, ``--model NAME,...`` names others; ``--plain NAME,...`` names other plain attackers than
+``cpl`` and ``inverting_gradients``. MNIST and CIFAR-10 are read from ``HARNESS_DATA``.
 
 ``--rounds 1,4,16`` prints instead what ``intervals`` brings back of the same victims after so many rounds of error
-feedback, and what an attacker makes of them that does not know of the feedback.
+feedback, and what an attacker makes of them that does not know of the feedback, on the first of the networks.
 """
 
 import harness  # noqa: F401
@@ -16,6 +17,7 @@ import harness  # noqa: F401
 import sys
 import time
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -55,35 +57,34 @@ def brought_back(name: str, scene: Scene) -> tuple[np.ndarray, float, float]:
     return image_strict(truth, made).numpy(), float(errors.median()), seconds / len(truth)
 
 
-def main(victims: int, datasets: list[str], plain: list[str]) -> None:
+def main(victims: int, datasets: list[str], networks: list[str], plain: list[str]) -> None:
     """Prints the table."""
     stage = Stage(data_root(None), 64)
-    for dataset in datasets:
-        for name, defense, settings in COMPRESSIONS:
-            scene = stage.set(
-                cell_settings(
-                    dataset=dataset, model="lenet", victims=victims, prior="auto", defense=defense,
-                    defense_args=settings, attack="map", tap="T1.out",
-                )
-            )  # fmt: skip
-            found = dict[str, np.ndarray]()
-            for attack in (*plain, "intervals"):
-                found[attack], error, seconds = brought_back(attack, scene)
-                back = int(found[attack].sum())
-                low, high = clopper_pearson(back, victims)
-                print(
-                    f"{dataset:8} {name:7} {attack:20} {back:3} of {victims} [{low:4.0%}-{high:4.0%}] "
-                    f"RMSE {error:.3f} {seconds:6.2f} s",
-                    flush=True,
-                )
-            best = max(plain, key=lambda one: int(found[one].sum()))
-            more = int((found["intervals"] & ~found[best]).sum())
-            less = int((found[best] & ~found["intervals"]).sum())
-            p = binomtest(more, more + less).pvalue if more + less else 1.0
-            print(f"{dataset:8} {name:7} intervals alone {more}, {best} alone {less}, p = {p:.2g}", flush=True)
+    for dataset, network, (name, defense, settings) in product(datasets, networks, COMPRESSIONS):
+        scene = stage.set(
+            cell_settings(
+                dataset=dataset, model=network, victims=victims, prior="auto", defense=defense,
+                defense_args=settings, attack="map", tap="T1.out",
+            )
+        )  # fmt: skip
+        place = f"{dataset:8} {network:8} {name:7}"
+        found = dict[str, np.ndarray]()
+        for attack in (*plain, "intervals"):
+            found[attack], error, seconds = brought_back(attack, scene)
+            back = int(found[attack].sum())
+            low, high = clopper_pearson(back, victims)
+            print(
+                f"{place} {attack:20} {back:3} of {victims} [{low:4.0%}-{high:4.0%}] RMSE {error:.3f} {seconds:6.2f} s",
+                flush=True,
+            )
+        best = max(plain, key=lambda one: int(found[one].sum()))
+        more = int((found["intervals"] & ~found[best]).sum())
+        less = int((found[best] & ~found["intervals"]).sum())
+        p = binomtest(more, more + less).pvalue if more + less else 1.0
+        print(f"{place} intervals alone {more}, {best} alone {less}, p = {p:.2g}", flush=True)
 
 
-def over_rounds(victims: int, datasets: list[str], rounds: list[int]) -> None:
+def over_rounds(victims: int, datasets: list[str], network: str, rounds: list[int]) -> None:
     """Prints what error feedback tells over rounds."""
     stage = Stage(data_root(None), 64)
     for dataset in datasets:
@@ -91,7 +92,7 @@ def over_rounds(victims: int, datasets: list[str], rounds: list[int]) -> None:
             for seen in rounds:
                 scene = stage.set(
                     cell_settings(
-                        dataset=dataset, model="lenet", victims=victims, prior="auto", defense=defense,
+                        dataset=dataset, model=network, victims=victims, prior="auto", defense=defense,
                         defense_args=settings, attack="intervals", tap="T1.out", rounds_seen=seen,
                     )
                 )  # fmt: skip
@@ -118,9 +119,11 @@ def option(arguments: list[str], name: str) -> tuple[list[str], list[str]]:
 
 if __name__ == "__main__":
     plain, given = option(sys.argv[1:], "--plain")
+    networks, given = option(given, "--model")
     looks, given = option(given, "--rounds")
+    networks = networks or ["lenet", "logistic"]
     count, named = int(given[0]) if given else 64, given[1:] or ["mnist", "cifar10"]
     if looks:
-        over_rounds(count, named, [int(one) for one in looks])
+        over_rounds(count, named, networks[0], [int(one) for one in looks])
     else:
-        main(count, named, plain or ["cpl"])
+        main(count, named, networks, plain or ["cpl", "inverting_gradients"])

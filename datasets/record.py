@@ -30,6 +30,8 @@ class Dataset:
         class_names: one name per class.
         origin: one line on where the images come from, for the results document.
         columns: what the features of a table mean; None for anything else.
+        deviations: (C,) float64, standard deviations of its continuous columns where they are those of a larger table;
+            None where they are those of these rows.
         words: what the numbers of texts mean; None for anything else.
         texts: the texts as they were written, for a network that reads them by a tokenizer of its own; None for
             anything else, or where nobody kept them.
@@ -48,6 +50,7 @@ class Dataset:
     texts: tuple[str, ...] | None = None
     clients: Tensor | None = None
     fitted_to: str | None = None
+    deviations: Tensor | None = None
 
     @property
     def uncovered(self) -> str | None:

@@ -1,8 +1,9 @@
 """Canary clients in a running federation: a mod plants them, and an audit looks for them in the released models.
 
 Each of m clients of a Flower job sends an update of its own in every round that it takes part in: a secret direction at
-the length of the clip if its coin says so, and no change otherwise. Nobody but the auditor knows the coins. How well
-they are guessed from what the job released bounds from below the epsilon of all its rounds together.
+the length of the clip if its coin says so, and otherwise a thousandth of that: Flower's clips divide by the length of a
+change. Nobody but the auditor knows the coins. How well they are guessed from what the job released bounds from below
+the epsilon of all its rounds together.
 
 Sources: G. Andrew, P. Kairouz, S. Oh, A. Oprea, H. B. McMahan, V. Suriyakumar, "One-shot Empirical Privacy Estimation
 for Federated Learning", ICLR 2024 (canary clients); the bound of Steinke, Nasr, Jagielski 2023, as in
@@ -25,6 +26,8 @@ from harness.base.randomness import Stream
 Mod = Callable[[Any, Any, Callable[[Any, Any], Any]], Any]
 _PARTITION = "partition-id"
 _FEWEST = 20
+# What a canary whose coin says no sends of its direction: both coins are less than the clip apart.
+_LITTLE = 1e-3
 
 
 def direction(seed: int, canary: int, size: int) -> Tensor:
@@ -58,7 +61,7 @@ def canary_mod(seed: int, canaries: int, norm: float) -> Mod:
         if number is None:
             raise UsageError(f"this client has no {_PARTITION} in its node_config, by which canaries are told; set it")
         if int(number) < canaries:
-            _replace(answer, message, seed, int(number), norm if included[int(number)] else 0.0)
+            _replace(answer, message, seed, int(number), norm if included[int(number)] else _LITTLE * norm)
         return answer
 
     return mod

@@ -32,7 +32,6 @@ from harness.cli.options import (
 )
 from harness.datasets import data_root as find_data_root
 from harness.defenses import DEFENSES
-from harness.judging.capture import read_capture
 from harness.judging.plan import folders_of
 from harness.judging.released import released_models
 from harness.results.atomic import require_writable, write_atomic
@@ -128,7 +127,7 @@ def _audit_planted(
     if len(seeds) != 1:
         raise UsageError("whose coins? name the seed of canary_mod with --seed")
     _require_writable(out)
-    models = released_models([read_capture(path) for path in folders_of(captures)])
+    models = released_models(folders_of(captures))
     found = audit_released(models, seeds[0], canaries, guesses, delta, confidence, epsilon)
     _deliver(found.record(), out, as_json)
     if not as_json:

@@ -34,7 +34,7 @@ GROUPS: dict[str, Groups] = {
     "judge": {
         "What is judged": ("captures", "truth", "checks_only", "plan"),
         "Attackers": ("attack", "prior", "update_model", "rounds_seen", "same_data"),
-        "The final model instead": ("members", "non_members", "model", "weights", "references"),
+        "Who was in the training": ("members", "non_members", "model", "weights", "references"),
         "Who sent what": ("sites",),
         "Data": ("data_root",),
         "Running": ("budget", *_RUNNING),

@@ -132,14 +132,15 @@ def judge_command(
     ] = None,
     members: Annotated[
         Path | None,
-        typer.Option(help="An .npz file of examples in the training: how well the final model tells them. No attack."),
+        typer.Option(help="An .npz file of examples in the training: how well the models tell them. No attack."),
     ] = None,
     non_members: Annotated[
         Path | None, typer.Option(help="With --members: examples of the same data that were not in the training.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="With --members and no captures: the network.")] = None,
     weights: Annotated[
-        Path | None, typer.Option(help="With --members: the final weights; else those of the latest capture.")
+        Path | None,
+        typer.Option(help="With --members: the final weights, last after the models of two captured rounds or more."),
     ] = None,
     references: Annotated[
         int, typer.Option(help="With --members: reference models, trained on halves of the non-members.")
@@ -250,7 +251,7 @@ def judge_membership(
     captures: Sequence[Path], members: Path | None, others: Path | None, model: str | None, weights: Path | None,
     references: int, device: str, as_json: bool,
 ) -> int:  # fmt: skip
-    """Tells how well members are told from non-members by a final model.
+    """Tells how well members are told from non-members by a final model, and by those of several rounds.
 
     Raises:
         UsageError: a file, the network or its weights are not named, or do not fit each other.

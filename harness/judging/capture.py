@@ -23,7 +23,7 @@ from pydantic import (
 
 from harness.base.building import one_line
 from harness.base.errors import UsageError
-from harness.base.kinds import IMAGES, TEXTS, Kind
+from harness.base.kinds import IMAGES, ROWS, TEXTS, Kind
 from harness.base.local_optimizer import (
     PLAIN,
     LocalOptimizer,
@@ -35,6 +35,7 @@ from harness.base.ranges import Count, CountOrNone, NonNegative, Positive
 from harness.base.weight_groups import groups_of_tensors
 from harness.base.words import BITS, TextShape
 from harness.judging.framework_defenses import Declared
+from harness.judging.tables import TableColumns
 from harness.results.arrays import ENDINGS, MEND, MEND_TRUTH, StoredArrays, other_beside
 from harness.results.atomic import remove_plain, write_atomic
 from harness.results.files import (
@@ -114,6 +115,7 @@ class CaptureRecord(BaseModel):
         layers: digest of the layers of the client's network, by which the model is known to build it; None where the
             model was given.
         image_shape: (C, H, W); of texts it follows from the places.
+        columns: of rows of a table, what their features mean; None where nobody says so, and of all else.
         vocabulary, places: of texts, how many token numbers there are, of which 0 fills the places behind a text's
             end, and the most tokens of a text.
         tokenizer: of texts, the name of a tokenizer.json beside the record; None where numbers stand for themselves.
@@ -153,6 +155,7 @@ class CaptureRecord(BaseModel):
     model: str
     layers: str | None = None
     image_shape: Annotated[tuple[_Side, _Side, _Side], BeforeValidator(_three_sides)]
+    columns: TableColumns | None = None
     vocabulary: Annotated[int, Field(ge=3, le=2**BITS)] | None = None
     places: _Side | None = None
     tokenizer: str | None = None
@@ -214,6 +217,8 @@ class CaptureRecord(BaseModel):
         if name is not None and (not isinstance(name, str) or Path(name).name != name):
             raise ValueError(f"tokenizer {name!r} is no name of a file in the capture's folder; put it there")
         shape = (1, BITS, given["places"])
+        if given.get("columns") is not None:
+            raise ValueError("columns are of tables, and the data are texts; take them out")
         if tuple(given.get("image_shape") or shape) != shape:
             raise ValueError("image_shape is of images, and the data are texts; take it out")
         return {**given, "image_shape": shape}
@@ -221,13 +226,13 @@ class CaptureRecord(BaseModel):
     @model_serializer(mode="wrap")
     def _as_its_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without what the other kind of data has."""
-        aside = {"image_shape"} if self.data == "text" else {"data", *OF_TEXTS}
+        aside = {"image_shape", "columns"} if self.data == "text" else {"data", *OF_TEXTS}
         return {name: value for name, value in handler(self).items() if name not in aside}
 
     @property
     def kind(self) -> Kind:
         """The words for its examples."""
-        return TEXTS if self.data == "text" else IMAGES
+        return TEXTS if self.data == "text" else IMAGES if self.columns is None else ROWS
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -266,6 +271,8 @@ class CaptureRecord(BaseModel):
 
     @model_validator(mode="after")
     def _facts_agree(self) -> "CaptureRecord":
+        if self.columns is not None:
+            self.columns.require_shape(self.image_shape)
         named = [name for group in self.groups for name in group.parameters]
         twice = next((name for name in named if named.count(name) > 1), None)
         if twice is not None:
@@ -548,7 +555,7 @@ def read_capture(folder: Path, truth: Path | None = None) -> Capture:
             f"capture {str(folder)!r} must hold one of {', '.join(SENT)} as {' or '.join(ENDINGS)}, it has "
             f"{found}{other_beside(folder, *SENT)}"
         )
-    before, moved, own = _file(folder, BEFORE), _file(folder, present[0]), truth or _file(folder, TRUTH)
+    before, moved, own = file_of(folder, BEFORE), file_of(folder, present[0]), truth or file_of(folder, TRUTH)
     known = StoredArrays(own, MEND_TRUTH) if truth or own.exists() else None
     if known is None and (other := sorted(folder.glob(f"{TRUTH}.*"))):
         raise UsageError(f"{str(other[0])!r} is of a kind that is not read; {MEND_TRUTH}, or take it away")
@@ -571,7 +578,7 @@ def _incomplete(file: Path, truth: StoredArrays, missing: str, data: str) -> str
     return f"{str(file)!r} has no array {missing!r}; a truth is {whole}"
 
 
-def _file(folder: Path, stem: str) -> Path:
+def file_of(folder: Path, stem: str) -> Path:
     """The file of a capture's arrays, in one format or the other."""
     there = [path for path in (folder / f"{stem}{end}" for end in ENDINGS) if path.exists()]
     if len(there) > 1:

@@ -22,7 +22,7 @@ from harness.datasets.files import DataFile
 from harness.datasets.record import build_dataset
 from harness.defenses import DEFENSES
 from harness.federation.taps import Tap
-from harness.judging.capture import Capture, CaptureRecord
+from harness.judging.capture import FACTS, Capture, CaptureRecord
 from harness.judging.carried import Earlier, earlier_of, without_earlier
 from harness.judging.framework_defenses import Declared, draws_batches, is_known, translated
 from harness.judging.parts import (
@@ -530,6 +530,9 @@ def checked_truth(file: DataFile, images: np.ndarray, labels: np.ndarray, record
         raise file.wrong(
             f"has images of shape {found.image_shape}, not {tuple(record.image_shape)}", "check image_shape"
         )
+    stray = record.columns and record.columns.stray(found.images)
+    if stray:
+        raise file.wrong(f"has rows of other columns: {stray}", f"correct columns in {FACTS}, or the truth")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Members of a training, non-members beside them, and the final model that is asked who was in it."""
+"""Members of a training, non-members beside them, and the models that are asked who was in it."""
 
 import hashlib
 from collections.abc import Sequence

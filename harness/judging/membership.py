@@ -76,7 +76,7 @@ class OverRounds:
 
 @dataclass(frozen=True)
 class Membership:
-    """How well members of a training are told from its final model.
+    """How well members of a training are told from its final model, and from those of earlier rounds.
 
     Attributes:
         accuracy: on members and non-members. reference_accuracy: of reference models, on their own half and the other.

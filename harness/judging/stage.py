@@ -19,6 +19,7 @@ from harness.evaluation.observe import Room, Scene, Stage
 from harness.evaluation.played_round import Key
 from harness.evaluation.reading import NOTHING, Reading, Remembered
 from harness.experiment import CellSettings
+from harness.judging.capture import FACTS, CaptureRecord
 from harness.judging.declared import noise_of
 from harness.judging.federation import CapturedClients
 from harness.judging.series import held_over
@@ -195,7 +196,15 @@ def _truth_of(captured: CapturedClients) -> Dataset:
     names = tuple(str(label) for label in range(captured.record.classes))
     images, labels = captured.images.flatten(0, 1), captured.labels.flatten()
     words = whole_vocabulary(captured.words, captured.record)
-    return Dataset("captures", images, labels, names, "truth of captures", words=words)
+    return _of_table(Dataset("captures", images, labels, names, "truth of captures", words=words), captured.record)
+
+
+def _of_table(data: Dataset, record: CaptureRecord) -> Dataset:
+    """Data whose features are what a capture says that they are; as they are where it says nothing."""
+    columns = record.columns
+    if columns is None:
+        return data
+    return replace(data, columns=columns.as_columns, deviations=columns.scales)
 
 
 def _with_truth_first(truth: Dataset, look_alikes: Dataset | None) -> Dataset:
@@ -240,6 +249,13 @@ def kin_of(clients: Sequence[CapturedClients], choice: str, root: Path) -> Kin:
         )
     if data.num_classes > record.classes:
         raise UsageError(f"--prior {choice!r} has {data.num_classes} classes, the network {record.classes}; {mend}")
+    if record.columns is not None:
+        strange = record.columns.unlike(data.columns) or record.columns.stray(data.images)
+        if strange:
+            raise UsageError(
+                f"--prior {choice!r} has other columns than {FACTS}: {strange}; {mend}, or correct columns"
+            )
+    data = _of_table(data, record)
     names = data.class_names + tuple(str(label) for label in range(data.num_classes, record.classes))
     data = replace(data, class_names=names)
     known = [(one.images, one.labels) for one in clients if one.images is not None and one.labels is not None]

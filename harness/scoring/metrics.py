@@ -126,10 +126,11 @@ class TableScale:
     deviations: Tensor
 
     @classmethod
-    def of(cls, columns: Columns, features: Tensor) -> "TableScale":
-        """Return the scale from all rows (N, 1, 1, F) of the table."""
-        values = exact_pixels(features).flatten(1)[:, : len(columns.continuous)]
-        deviations = (values - values.mean(0)).square().mean(0).sqrt()
+    def of(cls, columns: Columns, features: Tensor, deviations: Tensor | None = None) -> "TableScale":
+        """Return the scale from all rows (N, 1, 1, F) of the table, or from its deviations (C,)."""
+        if deviations is None:
+            values = exact_pixels(features).flatten(1)[:, : len(columns.continuous)]
+            deviations = (values - values.mean(0)).square().mean(0).sqrt()
         return cls(columns, torch.where(deviations > 0, deviations, 1.0))
 
     def errors(self, truth: Tensor, reconstruction: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ def job(seed: int, multiplier: float, clients: int = CANARIES + 20) -> dict[int,
             moved = {name: sent[name] - model[name] for name in model}
             length = math.sqrt(sum(float((one**2).sum()) for one in moved.values()))
             for name, one in moved.items():
-                total[name] += one * min(1.0, CLIP / max(length, 1e-30))
+                total[name] += one * min(1.0, CLIP / length)  # as Flower's clips do
         noise = {name: random.normal(0, multiplier * CLIP, one.shape) for name, one in model.items()}
         model = {name: one + (total[name] + noise[name]) / clients for name, one in model.items()}
         models[number + 2] = model
@@ -90,7 +90,7 @@ def test_who_does_not_know_the_coins_finds_nothing() -> None:
     assert max(audit_released(models, seed, CANARIES).lower_bound for seed in range(1, 9)) < 1
 
 
-def test_a_canary_moves_along_its_direction_or_not_at_all() -> None:
+def test_a_canary_moves_along_its_direction_or_hardly_at_all() -> None:
     model = {"w": np.ones((3, 2), dtype=np.float32), "b": np.zeros(4, dtype=np.float32)}
     trained = {name: one + 9 for name, one in model.items()}
     mod = canary_mod(7, 40, 2.0)
@@ -100,9 +100,8 @@ def test_a_canary_moves_along_its_direction_or_not_at_all() -> None:
         moved = np.concatenate([(sent[name] - model[name]).ravel() for name in sorted(model)])
         lengths.append(float(np.linalg.norm(moved)))
         assert sent["w"].dtype == np.float32
-        if lengths[-1]:
-            np.testing.assert_allclose(moved, 2 * direction(7, number, 10).numpy(), atol=1e-6)
-    assert {round(one, 4) for one in lengths} == {0.0, 2.0}
+        np.testing.assert_allclose(moved, lengths[-1] * direction(7, number, 10).numpy(), atol=1e-6)
+    assert {round(one, 4) for one in lengths} == {0.002, 2.0}
     assert answered(mod, model, 40, trained)["w"].tolist() == trained["w"].tolist()
 
 
@@ -167,6 +166,20 @@ def test_the_command_reads_captures_of_the_job(tmp_path: Path, capsys: pytest.Ca
     assert "name the seed of canary_mod with --seed" in capsys.readouterr().err
     assert run([*asked, "--defense", "fed_cdp"]) == 2
     assert "drop --defense" in capsys.readouterr().err
+
+
+def test_canaries_that_cannot_be_judged_are_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They send another thing than they trained, which their captures say."""
+    captured(tmp_path, job(3, 0.0))
+    for facts in tmp_path.glob("*/capture.json"):
+        known = {"not_captured": "its network was not seen at work", "round": json.loads(facts.read_text())["round"]}
+        facts.write_text(json.dumps(known))
+    asked = ["audit", "--planted", str(tmp_path), "--seed", "3", "--canaries", "100"]
+    assert run([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["lower_bound"] > 1
+    (tmp_path / "round-1" / "before.npz").unlink()
+    assert run(asked) == 2
+    assert "has no before.npz: its round did not end; leave it out" in capsys.readouterr().err
 
 
 def test_clients_that_begin_with_different_models_are_of_no_one_job(

@@ -25,6 +25,7 @@ import torch
 from harness.attacks import ATTACKS
 from harness.attacks.suites import members as members_of
 from harness.base.errors import UsageError
+from harness.cli import run
 from harness.judging.capture import read_capture
 from harness.judging.carried import earlier_of
 
@@ -194,6 +195,25 @@ def test_a_simulated_federation_on_flower_is_judged(flower: Framework) -> None:
     flower.run("python", "app/federation.py")
     for side in ("client", "server"):
         flower.assert_judged(f"{side}-captures/*", CLIENTS)
+
+
+@pytest.mark.parametrize(("noise", "refuted"), [("4", False), ("0", True)])
+def test_canaries_of_a_whole_flower_job_bound_its_epsilon(
+    flower: Framework, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], noise: str, refuted: bool
+) -> None:
+    """The noise of Flower's own server, at what is proven of a multiplier of 4 over three rounds, and without it."""
+    assert (
+        run(["account", "--sigma", "4", "--steps", "3", "--sampling-rate", "1", "--accountant", "pld", "--json"]) == 0
+    )
+    (proven,) = json.loads(capsys.readouterr().out)["rows"]
+    monkeypatch.setenv("NOISE", noise)
+    flower.run("python", "app/canary_federation.py")
+    assert len(list(flower.folder.glob("canary-captures/round-*"))) == 4 * 34
+    asked = "--seed", "1234", "--canaries", "30", "--guesses", "20", "--claimed-epsilon", str(proven["epsilon"])
+    assert run(["audit", "--planted", str(flower.folder / "canary-captures"), *asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rounds"], found["refuted"]) == (3, refuted)
+    assert found["correct"] == 20 if refuted else found["lower_bound"] < proven["epsilon"]
 
 
 def test_a_federation_of_several_processes_on_flower_is_judged(flower: Framework) -> None:
