@@ -191,6 +191,10 @@ class _Scaled:
 
     def __call__(self, _: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor]:
         (images,) = given
+        if len(self.mean) not in (1, images.shape[-3]):
+            raise UsageError(
+                f"normalised scales {len(self.mean)} channels and images have {images.shape[-3]}; name each"
+            )
         mean, deviation = (torch.tensor(one).to(images)[:, None, None] for one in (self.mean, self.deviation))
         return ((images - mean) / deviation,)
 
@@ -203,6 +207,11 @@ def normalised(network: nn.Module, mean: Iterable[float], deviation: Iterable[fl
     """
     network.register_forward_pre_hook(_Scaled(tuple(mean), tuple(deviation)))
     return network
+
+
+def is_scaled(network: nn.Module) -> bool:
+    """Whether a network scales what it is given, which its layers alone do not show."""
+    return any(isinstance(hook, _Scaled) for hook in network._forward_pre_hooks.values())
 
 
 def _change(name: str) -> Callable[[nn.Module], nn.Module]:

@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from harness.base.vectors import Layout
 from harness.models.batch_norm import BatchNorm, LayerStatistics, recorded
 from harness.models.chain_gradient import chain_gradient
+from harness.models.changes import is_scaled
 from harness.models.feature_extractor import FeatureExtractor
 from harness.models.imprint import Fronted
 from harness.models.row_operators import with_row_operators
@@ -189,7 +190,7 @@ def ways_of(module: nn.Module, weights: int, joint: bool) -> list[Way]:
     """Those that a network of so many ``weights`` has; ``joint``: it normalises batches as a whole."""
     together, alone = [Way(None, other) for other in (True, False)], [Way(None, False, alone=True)]
     # These take a layer's weights by name, so all of them are trained, and each is of one layer.
-    by_name = _trains_each_layer(module)
+    by_name = _trains_each_layer(module) and not is_scaled(module)
     chain = row_sequence(module) if by_name else None
     if chain:
         return [Way(chain, True), *together]

@@ -886,6 +886,29 @@ def test_buffers_that_a_client_changes_are_told(tmp_path: Path, caplog: pytest.L
     assert line.endswith("and its network changes its buffer 'mean' in a pass, and cannot be played so")
 
 
+@pytest.mark.parametrize(
+    ("fact", "value"), [("clip_grad_norm", 0.1), ("schedule", (0.1, 0.1, 0.2)), ("loss_scale", 4.0)]
+)
+def test_a_fact_that_the_training_lacks_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fact: str, value: Any
+) -> None:
+    network, loader = client()
+    with captured(network, tmp_path, **{fact: value}):
+        train(network, SGD(network.parameters(), 0.1), loader)
+    assert any(f"{fact} is given as {value}, and the training had" in one for one in caplog.messages)
+
+
+def test_groups_keep_their_rates_where_a_schedule_ends_at_0(tmp_path: Path) -> None:
+    network, loader = client()
+    groups = [{"params": network.head.parameters()}, {"params": network.body.parameters(), "lr": 0.05}]
+    optimizer = SGD(groups, 0.1)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2)
+    with captured(network, tmp_path, optimizer, cosine, strict=True):
+        train(network, optimizer, loader, 2, cosine)
+    (group,) = read_capture(tmp_path).record.groups
+    assert optimizer.param_groups[0]["lr"] == 0 and group.learning_rate == pytest.approx(0.05)
+
+
 def test_groups_of_parameters_have_rates_and_decays_of_their_own(tmp_path: Path) -> None:
     """Rates as beside the first above 0, in a schedule that scales them alike."""
     network, loader = client()

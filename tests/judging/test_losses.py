@@ -329,7 +329,18 @@ def by_itself(module: nn.Module, start: list[Tensor], loss: Tensor, term: Callab
     term(module, start).backward()
 
 
-@pytest.mark.parametrize("how", [together, by_itself])
+def by_torch(module: nn.Module, start: list[Tensor], loss: Tensor, term: Callable[..., Tensor]) -> None:
+    torch.autograd.backward([loss + term(module, start)])
+
+
+def by_weights(module: nn.Module, start: list[Tensor], loss: Tensor, term: Callable[..., Tensor]) -> None:
+    weights = list(module.parameters())
+    made = torch.autograd.grad(loss + term(module, start), weights, allow_unused=True)
+    for one, gradient in zip(weights, made, strict=True):
+        one.grad = gradient
+
+
+@pytest.mark.parametrize("how", [together, by_itself, by_torch, by_weights])
 @pytest.mark.parametrize("term", BESIDE.values(), ids=BESIDE)
 def test_a_term_of_the_weights_in_the_loss_is_seen(
     term: Callable[..., Tensor], how: Callable[..., None], tmp_path: Path

@@ -18,6 +18,9 @@ from torch.utils.checkpoint import checkpoint
 from harness.base.errors import UsageError
 from harness.capture import captured
 from harness.judging.capture import read_capture
+from harness.judging.declared import groups_of
+from harness.judging.explained import explained
+from harness.judging.federation import federations
 
 
 class Net(nn.Module):
@@ -206,3 +209,122 @@ def test_a_network_that_was_not_called_itself_is_named(tmp_path: Path, called: A
         else:
             with pytest.raises(UsageError, match="its network was not seen at work: the loop calls parts of it"):
                 read_capture(tmp_path / str(number))
+
+
+class Normalize:
+    """As torchvision's."""
+
+    def __init__(self, mean: float, std: float) -> None:
+        self.mean, self.std = [mean], [std]
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return (images - self.mean[0]) / self.std[0]
+
+
+def scaled(folder: Path, scale: Callable[[Tensor], Tensor], **facts: Any) -> None:
+    network = Net()
+    optimizer = SGD(network.parameters(), 0.1)
+    with captured(network, folder, **facts) as kept:
+        for images, labels in batches():
+            kept.batch(scale(images), labels)
+        train(lambda images: network(scale(images)), optimizer)
+
+
+def test_a_scaling_outside_of_the_network_is_read_and_played(tmp_path: Path) -> None:
+    """The truth is kept as it was before."""
+    scaled(tmp_path, Normalize(0.3, 0.4))
+    capture = read_capture(tmp_path)
+    assert capture.record.model == f"{MODEL}+normalised(0.3|0.4)" and capture.truth is not None
+    before = torch.cat([images for images, _ in batches()])
+    assert torch.allclose(torch.tensor(capture.truth["images"]), before, atol=1e-6)
+    assert explains(tmp_path) == "holds"
+
+
+def explains(folder: Path) -> str:
+    """Whether the truth explains what was sent."""
+    (clients,) = federations([read_capture(folder)])
+    (group,) = groups_of([clients], "t", ["cpl"], "none", "cpu")
+    return explained(clients, group.cell, folder).outcome
+
+
+def by_bytes(images: Tensor) -> Tensor:
+    return (images * 255).round()
+
+
+def test_a_scaling_that_nobody_knows_is_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    scaled(tmp_path / "0", by_bytes)
+    with pytest.raises(UsageError, match=r"goes from 2 to 255, and .* such as .*:Net\(\)\+normalised"):
+        read_capture(tmp_path / "0")
+    scaled(tmp_path / "1", by_bytes, model=f"{MODEL}+normalised(0|0.0039215686)")
+    assert "goes from 2 to 255" in caplog.messages[-1] and explains(tmp_path / "1") == "holds"
+
+
+class Quiet(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body[1] = nn.Dropout(0.5)
+
+
+def test_dropout_that_is_off_is_off_in_the_network_that_is_played(tmp_path: Path) -> None:
+    for number, turn_off in enumerate((lambda layer: layer.eval(), lambda layer: setattr(layer, "p", 0.0))):
+        network = Quiet()
+        turn_off(network.body[1])
+        with captured(network, tmp_path / str(number)) as kept:
+            keep(kept)
+            train(network, SGD(network.parameters(), 0.1))
+        assert read_capture(tmp_path / str(number)).record.model.endswith(":Quiet()+no_dropout")
+        assert explains(tmp_path / str(number)) == "holds"
+
+
+def keep(kept: Any) -> None:
+    for images, labels in batches():
+        kept.batch(images.numpy(), labels.tolist())
+
+
+def test_a_class_that_builds_another_network_is_named(tmp_path: Path) -> None:
+    network = Net()
+    network.body[1] = nn.Tanh()
+    with captured(network, tmp_path) as kept:
+        keep(kept)
+        train(network, SGD(network.parameters(), 0.1))
+    with pytest.raises(UsageError, match="is the class of the client's network and builds another: a layer"):
+        explains(tmp_path)
+
+
+class Asks(Net):
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images) * (1 if self.training else 2)
+
+
+def test_a_network_that_asks_for_its_mode_is_in_the_mode_of_a_new_one(tmp_path: Path) -> None:
+    for number, mode in enumerate((True, False)):
+        network = Asks().train(mode)
+        with captured(network, tmp_path / str(number)):
+            train(network, SGD(network.parameters(), 0.1))
+    assert read_capture(tmp_path / "0").record.model.endswith(":Asks()")
+    with pytest.raises(UsageError, match="asks in Asks whether it trains, and is in eval"):
+        read_capture(tmp_path / "1")
+
+
+class Normed(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body[1] = nn.BatchNorm2d(2)
+
+
+def test_batch_norm_whose_weights_are_fixed_is_played_with_them(tmp_path: Path) -> None:
+    network = Normed()
+    network.body.requires_grad_(False)
+    with captured(network, tmp_path) as kept:
+        keep(kept)
+        train(network, SGD(network.head.parameters(), 0.1))
+    assert explains(tmp_path) == "holds"
+
+
+def test_a_batch_that_is_no_truth_ends_no_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    network = Net()
+    with captured(network, tmp_path) as kept:
+        kept.batch(torch.zeros(2, 1, 8, 8), [1])
+        train(network, SGD(network.parameters(), 0.1))
+    (line,) = caplog.messages
+    assert "a batch of the truth was not kept" in line and read_capture(tmp_path).truth is None
