@@ -117,6 +117,7 @@ class Network:
         image_shape, classes: of what went in and came out; ``reads``: texts went in.
         least, most: of the numbers of images that went in.
         draws: whether it drew random numbers in a pass; ``random``: the name of a layer that does so.
+        coarse: the numbers it computed in, where autocast made them coarser than its weights.
         mixes: the name of a layer that has nothing but the batch to normalise with.
         odd: why it cannot be played as it is; ``returns``: why not by its class alone.
         left: weights, by their identity, whose gradient was there before the first batch of a step.
@@ -134,6 +135,7 @@ class Network:
     most: Tensor | None = None
     reads: bool = False
     draws: bool = False
+    coarse: str | None = None
     mixes: str | None = None
     odd: str | None = None
     returns: str | None = None
@@ -163,6 +165,7 @@ class Network:
         """What a network does in a pass beside computing logits of each example."""
         self.draws = self.draws or not alike(self._chance, random_state())
         self.mixes = self.mixes or _mixing_layer(self.module)
+        self.coarse = self.coarse or _half_of(trained)
         if self.all:  # one pass tells the rest
             return
         changed = None if self._kept is None else changed_buffer(self.module, self._kept)
@@ -341,6 +344,15 @@ def _mixing_layer(module: nn.Module) -> str | None:
     """The name of a layer of BatchNorm's kind that has nothing but the batch to normalise with; None of none."""
     layers = ((name, one) for name, one in module.named_modules() if isinstance(one, _BATCHES))
     return next((name for name, one in layers if one.running_mean is None), None)
+
+
+def _half_of(made: Sequence[Tensor]) -> str | None:
+    """The numbers that autocast computes such outputs in; None where it is off, or keeps single precision."""
+    device = made[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return None
+    name = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+    return name if name in ("float16", "bfloat16") else None
 
 
 def _asks_for_mode(module: nn.Module) -> str | None:

@@ -303,7 +303,7 @@ class Watch:
         network = self._network(set(names or ()))
         found |= self._steps.facts(None if network is None else bare(network.module))
         if network is not None:
-            read = {"image_shape": network.image_shape, "classes": network.classes}
+            read = {"image_shape": network.image_shape, "classes": network.classes, "computed_in": network.coarse}
             found |= {name: value for name, value in read.items() if value is not None}
             found |= self._named(network)
             found |= {"format": 2, "data": "text"} if network.reads else {}

@@ -140,6 +140,8 @@ class CaptureRecord(BaseModel):
         groups: of weights with a learning rate or a weight decay of their own; others have the optimizer's.
         state: of the optimizer at the start: ``new``, or ``carried`` over from an earlier round: what that left is
             taken away where it is known (``harness/judging/carried.py``).
+        computed_in: what autocast made the network compute in, where that is coarser than float32; rounding that nobody
+            can play again then hides what the truth does not explain.
         dtype: of the numbers that were sent, where it is coarser than float32.
         examples: of the client, where it is known.
         clients, clients_per_round, rounds: of the federation, where the declared noise depends on them.
@@ -176,6 +178,7 @@ class CaptureRecord(BaseModel):
     groups: tuple[OwnGroup, ...] = ()
     state: Literal["new", "carried"] = "new"
     dtype: Annotated[Literal["float16", "bfloat16"] | None, BeforeValidator(_coarser)] = None
+    computed_in: Annotated[Literal["float16", "bfloat16"] | None, BeforeValidator(_coarser)] = None
     drop_last: bool | None = None
     order: Literal["same", "reshuffled"] | None = None
     examples: Count | None = None

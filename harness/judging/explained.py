@@ -129,6 +129,9 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
     check = _with_reason(check, captured, sent, left, allowed)
     if check.outcome != "violated":
         return check
+    if (half := captured.record.computed_in) is not None:
+        said = f"{check.detail}; the client computes in {half}, which may send it: capture one without autocast"
+        return replace(check, outcome="cannot tell", detail=said, undecided=True)
     coarse = moved_by_rounding(captured, made, HALF, play)
     if left.check(sent - shrunk, coarse if allowed is None else coarse.maximum(allowed)).outcome == "violated":
         return check

@@ -328,3 +328,12 @@ def test_a_batch_that_is_no_truth_ends_no_training(tmp_path: Path, caplog: pytes
         train(network, SGD(network.parameters(), 0.1))
     (line,) = caplog.messages
     assert "a batch of the truth was not kept" in line and read_capture(tmp_path).truth is None
+
+
+def test_autocast_hides_what_the_truth_does_not_explain(tmp_path: Path) -> None:
+    network = Net()
+    with captured(network, tmp_path) as kept, torch.autocast("cpu", torch.bfloat16):
+        keep(kept)
+        train(network, SGD(network.parameters(), 0.5))
+    assert read_capture(tmp_path).record.computed_in == "bfloat16"
+    assert explains(tmp_path) in ("holds", "cannot tell")
