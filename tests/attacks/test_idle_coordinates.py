@@ -96,7 +96,8 @@ def test_weights_that_may_matter_stay(network: nn.Module) -> None:
 def test_an_attack_does_the_same_without_them(
     name: str, observed: Observation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attack = build(ATTACKS, name, {"max_iterations": 8})
+    # So few that L-BFGS does not magnify the rounding, which differs from one processor to the next.
+    attack = build(ATTACKS, name, {"max_iterations": 4})
     lean = run_attack(attack, observed)
     with monkeypatch.context() as patch:
         patch.setattr("harness.attacks.engine.without_idle_coordinates", lambda _: as_it_is)
