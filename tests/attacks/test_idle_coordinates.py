@@ -96,14 +96,14 @@ def test_weights_that_may_matter_stay(network: nn.Module) -> None:
 def test_an_attack_does_the_same_without_them(
     name: str, observed: Observation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # So few that L-BFGS does not magnify the rounding, which differs from one processor to the next.
-    attack = build(ATTACKS, name, {"max_iterations": 4})
+    attack = build(ATTACKS, name, {"max_iterations": 8})
     lean = run_attack(attack, observed)
     with monkeypatch.context() as patch:
         patch.setattr("harness.attacks.engine.without_idle_coordinates", lambda _: as_it_is)
         whole = run_attack(attack, observed)
     torch.testing.assert_close(lean.loss, whole.loss, rtol=1e-3, atol=1e-6)
-    torch.testing.assert_close(lean.images, whole.images, rtol=1e-2, atol=1e-3)
+    # L-BFGS magnifies the rounding, which differs from one processor to the next.
+    torch.testing.assert_close(lean.images, whole.images, rtol=1e-2, atol=5e-3)
 
 
 def test_what_was_read_there_stays(observed: Observation, digits: Digits) -> None:
