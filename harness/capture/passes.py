@@ -180,9 +180,12 @@ class Network:
 
     def passed(self, given: Iterable[Any], made: Any) -> None:
         """A batch went through it."""
-        images = next((one for one in given if isinstance(one, Tensor) and one.dim() > 1), None)
-        if images is None:
+        batches = [one for one in given if isinstance(one, Tensor) and one.dim() > 1]
+        if not batches:
             return
+        images = batches[0]
+        if len(batches) > 1:
+            self.returns = f"takes {len(batches)} tensors for a batch"
         if self.waiting and all(one.back for one in self.waiting) and self._dropped():
             self._forget()  # a step that a scaler skipped, or a warm-up
         trained = [one for one in _outputs_of(made) if isinstance(one, Tensor) and one.requires_grad]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from harness.base.errors import UsageError, in_one_line
 from harness.base.vectors import Layout
 from harness.evaluation.played_round import server_state
 from harness.experiment import CellSettings
@@ -198,6 +199,11 @@ def ranks_of(module: nn.Module, record: CaptureRecord, examples: int) -> dict[st
     try:
         with torch.no_grad(), _Uses(module) as uses:
             module.eval()(torch.zeros(1, *record.shape))
+    except Exception as error:  # the user's own code may raise anything
+        raise UsageError(
+            f"model {record.model!r} fails on one example alone ({in_one_line(error)}); name a factory whose network "
+            "takes a batch of examples, and has all its weights in one precision"
+        ) from error
     finally:
         for hook in hooks:
             hook.remove()

@@ -21,6 +21,7 @@ from harness.judging.capture import read_capture
 from harness.judging.declared import groups_of
 from harness.judging.explained import explained
 from harness.judging.federation import federations
+from harness.judging.judgement import checks_without_truth
 
 
 class Net(nn.Module):
@@ -289,6 +290,25 @@ def test_a_class_that_builds_another_network_is_named(tmp_path: Path) -> None:
         train(network, SGD(network.parameters(), 0.1))
     with pytest.raises(UsageError, match="is the class of the client's network and builds another: a layer"):
         explains(tmp_path)
+
+
+class Masked(Net):
+    def forward(self, images: Tensor, mask: Tensor) -> Tensor:  # pyright: ignore
+        return super().forward(images * mask)
+
+
+def test_a_network_of_two_inputs_is_told_and_refused_in_one_line(tmp_path: Path) -> None:
+    network = Masked()
+    for number, facts in enumerate(({}, {"model": f"{__name__}:Masked()"})):
+        with captured(network, tmp_path / str(number), **facts) as kept:
+            keep(kept)
+            train(lambda images: network(images, torch.ones(8, 8)), SGD(network.parameters(), 0.1))
+    with pytest.raises(UsageError, match="its network takes 2 tensors for a batch"):
+        read_capture(tmp_path / "0")
+    (clients,) = federations([read_capture(tmp_path / "1")])
+    (group,) = groups_of([clients], "t", ["cpl"], "none", "cpu")
+    with pytest.raises(UsageError, match=r"fails on one example alone.*mask"):
+        checks_without_truth(group)
 
 
 class Asks(Net):
