@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from torch import nn
 
-# What is changed of a network before it is played, and changes nothing of what it computes.
-_ASIDE = re.compile(r",? ?(inplace=True|track_running_stats=\w+)")
+# What changes nothing of a gradient, or is changed of a network before it is played.
+_ASIDE = re.compile(r",? ?(inplace=True|(track_running_stats|momentum)=[^,)]*|0x[0-9a-f]+)")
 
 
 def drops_out(layer: nn.Module) -> bool:
@@ -15,9 +15,14 @@ def drops_out(layer: nn.Module) -> bool:
     return isinstance(layer, nn.modules.dropout._DropoutNd) or type(layer).__name__ == "StochasticDepth"
 
 
+def drops_within(layer: nn.Module) -> bool:
+    """Whether a layer drops out units beside what it is there for: attention, and recurrent layers."""
+    return isinstance(layer, nn.MultiheadAttention | nn.RNNBase) and float(layer.dropout) > 0
+
+
 def is_random(layer: nn.Module) -> bool:
     """Whether a layer drops out anything while it trains."""
-    return drops_out(layer) and float(layer.p) > 0  # pyright: ignore[reportArgumentType]
+    return drops_within(layer) or (drops_out(layer) and float(layer.p) > 0)  # pyright: ignore[reportArgumentType]
 
 
 def random_layer(network: nn.Module) -> str | None:
@@ -35,10 +40,19 @@ def digest_of_layers(network: nn.Module) -> str:
 
 def _said(network: nn.Module) -> Iterator[str]:
     for name, layer in network.named_modules():
-        settings = "" if drops_out(layer) else _ASIDE.sub("", layer.extra_repr())
-        own = sorted(
-            f"{key}={getattr(value, '__qualname__', type(value).__qualname__)}"
-            for key, value in vars(layer).items()
-            if callable(value) and not key.startswith("_")
-        )
-        yield f"{name}: {type(layer).__qualname__}({settings}) {' '.join(own)}"
+        kind = type(layer)
+        if isinstance(layer, nn.modules.loss._Loss):
+            continue
+        # What somebody's own layers print may be anything, such as a number that is learnt.
+        printed = kind.__module__.startswith("torch.") and not drops_out(layer) and not hasattr(layer, "dropout")
+        settings = _ASIDE.sub("", layer.extra_repr()) if printed else ""
+        own = sorted(f"{key}={said}" for key, value in vars(layer).items() if (said := _function(key, value)))
+        yield f"{name}: {kind.__qualname__}({settings}) {' '.join(own)}"
+
+
+def _function(key: str, value: object) -> str | None:
+    """The name of a function that a layer may compute with; None of what is none, or a loss."""
+    if not callable(value) or isinstance(value, type) or key.startswith("_") or key == "forward":
+        return None
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    return None if "loss" in name or "cross_entropy" in name else name

@@ -83,6 +83,8 @@ class Pass:
         apart: whether it met other weights than the last step left.
         steady: the name of a layer that normalised it with statistics which do not follow the batches.
         logits: of its outputs, while its gradient is awaited.
+        drew: whether random numbers were drawn meanwhile.
+        odd: why the network cannot be played as it is; ``returns``: why not by its class alone.
     """
 
     examples: int
@@ -95,6 +97,9 @@ class Pass:
     apart: Tensor | None = None
     steady: str | None = None
     logits: Tensor | None = None
+    drew: bool = False
+    odd: str | None = None
+    returns: str | None = None
 
     def came_back(self, output: Tensor, gradient: Tensor, keep: bool, again: bool) -> None:
         """The gradient at the output is there; ``again``: beside that of an earlier ``backward()``, which adds up."""
@@ -115,11 +120,10 @@ class Network:
     Attributes:
         still: buffers as they were, but for those of BatchNorm, which are known to follow the batches.
         image_shape, classes: of what went in and came out; ``reads``: texts went in.
-        least, most: of the numbers of images that went in.
-        draws: whether it drew random numbers in a pass; ``random``: the name of a layer that does so.
+        least, most: (C,) of the numbers of images that went in.
+        random: the name of a layer that drops out units.
         coarse: the numbers it computed in, where autocast made them coarser than its weights.
         mixes: the name of a layer that has nothing but the batch to normalise with.
-        odd: why it cannot be played as it is; ``returns``: why not by its class alone.
         left: weights, by their identity, whose gradient was there before the first batch of a step.
         norms: of its weights after the last step, and before the first.
         after: whether they are others at the end.
@@ -134,11 +138,8 @@ class Network:
     least: Tensor | None = None
     most: Tensor | None = None
     reads: bool = False
-    draws: bool = False
     coarse: str | None = None
     mixes: str | None = None
-    odd: str | None = None
-    returns: str | None = None
     random: str | None = None
     left: set[int] = field(default_factory=set)
     norms: Tensor | None = None
@@ -155,28 +156,30 @@ class Network:
     def begins(self) -> None:
         """A batch is about to go through it."""
         self._chance, self._again = random_state(), False
-        self._kept = None if self.all else still_buffers(self.module)
+        self._kept = None if self.steps else still_buffers(self.module)
 
     def saves_memory(self) -> None:
         """Something is computed again in the backward pass, perhaps of this network."""
         self._again = True
 
-    def _look_at_pass(self, made: Any, trained: Sequence[Tensor]) -> None:
+    def _look_at_pass(self, batch: Pass, inputs: int, made: Any, trained: Sequence[Tensor]) -> None:
         """What a network does in a pass beside computing logits of each example."""
-        self.draws = self.draws or not alike(self._chance, random_state())
+        batch.drew = not alike(self._chance, random_state())
         self.mixes = self.mixes or _mixing_layer(self.module)
         self.coarse = self.coarse or _half_of(trained)
-        if self.all:  # one pass tells the rest
+        if self.steps:  # those of the first step tell the rest
             return
         changed = None if self._kept is None else changed_buffer(self.module, self._kept)
         if changed is not None:
-            self.odd = f"changes its buffer {changed!r} in a pass"
+            batch.odd = f"changes its buffer {changed!r} in a pass"
         if self._again or any(_computes_again(one) for one in trained):
-            self.odd = "computes parts again in the backward pass (gradient checkpointing)"
+            batch.odd = "computes parts again in the backward pass (gradient checkpointing)"
         if not self.module.training and (asks := _asks_for_mode(self.module)) is not None:
-            self.returns = f"asks in {asks} whether it trains, and is in eval()"
+            batch.returns = f"asks in {asks} whether it trains, and is in eval()"
         if not isinstance(made, Tensor):
-            self.returns = f"returns {type(made).__name__}, and not the logits alone"
+            batch.returns = f"returns {type(made).__name__}, and not the logits alone"
+        if inputs > 1:
+            batch.returns = f"takes {inputs} tensors for a batch"
 
     def passed(self, given: Iterable[Any], made: Any) -> None:
         """A batch went through it."""
@@ -184,23 +187,22 @@ class Network:
         if not batches:
             return
         images = batches[0]
-        if len(batches) > 1:
-            self.returns = f"takes {len(batches)} tensors for a batch"
         if self.waiting and all(one.back for one in self.waiting) and self._dropped():
             self._forget()  # a step that a scaler skipped, or a warm-up
         trained = [one for one in _outputs_of(made) if isinstance(one, Tensor) and one.requires_grad]
         if images.dim() == 4:
             self.image_shape = tuple(images.shape[1:])
-            least, most = images.detach().float().aminmax()
+            each = images.detach().float().transpose(0, 1).flatten(1)
+            least, most = each.amin(1), each.amax(1)
             self.least = least if self.least is None else self.least.minimum(least)
             self.most = most if self.most is None else self.most.maximum(most)
         self.reads = self.reads or are_tokens(images)
         if not trained:
             return
-        with suppress(Exception):
-            self._look_at_pass(made, trained)
         self.random = self.random or random_layer(self.module)
         one = Pass(len(images), steady=_steady_layer(self.module))
+        with suppress(Exception):
+            self._look_at_pass(one, len(batches), made, trained)
         with suppress(Exception):
             now = norms_of(self.module)
             self.norms = now if self.norms is None else self.norms

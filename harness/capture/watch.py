@@ -9,7 +9,7 @@ import gc
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
@@ -23,7 +23,7 @@ from torch.utils import checkpoint
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from harness.base.errors import in_one_line
-from harness.base.layers import digest_of_layers, drops_out
+from harness.base.layers import digest_of_layers, drops_out, drops_within
 from harness.base.normalising import name_of_scaling
 from harness.capture.batches import Loader, batches_of, loader_of
 from harness.capture.clips import Clips
@@ -43,8 +43,10 @@ from harness.capture.passes import (
 )
 from harness.judging.framework_defenses import Declared
 
-# How far images may go beyond [0, 1], as they do where one is resized.
-_BEYOND = 0.01
+# How far images may go beyond [0, 1], as they do where one is resized; and how far they do where that was not clamped.
+_BEYOND, _NEARLY = 0.01, 0.3
+# How near the numbers that went in come to those of black and white, as a share of the distance between these.
+_ENDS = 0.15
 
 
 def random_said(layer: str) -> str:
@@ -217,7 +219,7 @@ class Watch:
                 return
             self._safely(network.passed, [*given, *named.values()], made)
             # Also layers that are only now trained.
-            self._handles += self._clips.follow(module.parameters())
+            self._safely(self._follow_weights, module)
 
         def begin(_: nn.Module, __: tuple[Any, ...]) -> None:
             if _trains():
@@ -225,6 +227,9 @@ class Watch:
 
         self._handles.append(module.register_forward_pre_hook(Look(begin)))
         self._handles.append(module.register_forward_hook(Look(look), with_kwargs=True))
+        self._safely(self._follow_weights, module)
+
+    def _follow_weights(self, module: nn.Module) -> None:
         self._handles += self._clips.follow(module.parameters())
 
     def _before(self, optimizer: Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -327,7 +332,7 @@ class Watch:
     def _named(self, network: Network) -> dict[str, Any]:
         """The network's class with what was changed of it, and what tells whether the class builds it again."""
         name, module = name_of(network.module), bare(network.module)
-        if name is not None and any(map(drops_out, module.modules())):
+        if name is not None and any(drops_out(one) or drops_within(one) for one in module.modules()):
             name += "+no_dropout"  # it is off, or told
         self._look_at_scale(network, name)
         if name is None:
@@ -339,15 +344,19 @@ class Watch:
         """How its images were scaled, if they are not in [0, 1]."""
         if network.least is None or network.most is None:
             return
-        least, most = float(network.least), float(network.most)
+        ends = [(float(least), float(most)) for least, most in zip(network.least, network.most, strict=True)]
+        least, most = min(one for one, _ in ends), max(one for _, one in ends)
         if least >= -_BEYOND and most <= 1 + _BEYOND:
             return
-        found = scaling_in_use(least, most)
+        parts = {id(part) for one in self._networks.values() for part in one.module.modules()}
+        found = scaling_in_use(ends, parts)
         self.scaled = None if found is None else name_of_scaling(*found)
         if self.scaled is None:
+            near = least > -_NEARLY and most < 1 + _NEARLY
+            clamp = "clamp them there (behind resizing or noise), or " if near else ""
             self.unlike["model",] = (
                 f"what went into its network goes from {least:.3g} to {most:.3g}, and images are looked for in [0, 1]; "
-                "give the model with mean and deviation of its scaling behind it, such as "
+                f"{clamp}give the model with mean and deviation of its scaling behind it, such as "
                 f"{name or 'module:factory'}+normalised(0.5|0.5)"
             )
 
@@ -355,14 +364,16 @@ class Watch:
         """What a network does beside its function of weights and examples."""
         if network.random is not None:
             self._tell(random_said(network.random))
-        elif network.draws:
+        elif all(one.drew for step in network.made for one in step):  # another thread would not do so in every pass
             self._tell("its network draws random numbers as it computes, and nobody learns which; turn that off")
         if network.mixes is not None:
             self._tell(
                 f"its layer {network.mixes!r} normalises batches without running statistics, so that no example's "
                 "logits are its own; let it track them"
             )
-        odd = network.odd or (None if name_of(network.module) is None else network.returns)
+        first = [one for step in network.made[:1] for one in step]
+        ways = [one.odd or (None if name_of(network.module) is None else one.returns) for one in first]
+        odd = next((one for one in ways if one is not None), None)
         if odd is not None:
             self.unlike["model",] = (
                 f"its network {odd}, and cannot be played so; give the model of a factory whose network computes the "
@@ -498,24 +509,37 @@ def _facts_of_loader(loader: Any) -> Loader:
     return found
 
 
-def scaling_in_use(least: float, most: float) -> tuple[list[float], list[float]] | None:
-    """Mean and deviation of the one ``Normalize``, as torchvision's, that is there and makes such numbers of [0, 1]."""
+def scaling_in_use(
+    ends: Sequence[tuple[float, float]], aside: Container[int]
+) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Mean and deviation of the one ``Normalize``, as torchvision's, that is there and makes such numbers of [0, 1].
+
+    Args:
+        ends: the least and the largest number of each channel.
+        aside: objects, by their identity, that are parts of networks.
+    """
     found = set[tuple[tuple[float, ...], tuple[float, ...]]]()
     for one in gc.get_objects():
-        if type(one).__name__ == "Normalize" and hasattr(one, "mean") and hasattr(one, "std"):
-            with suppress(Exception):
-                found.add((_numbers(one.mean), _numbers(one.std)))
-    fitting = [
-        (mean, std)
-        for mean, std in found
-        if min(-m / s for m, s in zip(mean, std, strict=True)) - _BEYOND <= least
-        and most <= max((1 - m) / s for m, s in zip(mean, std, strict=True)) + _BEYOND
-    ]
-    return (list(fitting[0][0]), list(fitting[0][1])) if len(fitting) == 1 else None
+        with suppress(Exception):  # of somebody's own, perhaps half built
+            if type(one).__name__ == "Normalize" and id(one) not in aside:
+                scaling = _numbers(one.mean), _numbers(one.std)
+                if _makes(*scaling, ends):
+                    found.add(scaling)
+    return found.pop() if len(found) == 1 else None
+
+
+def _makes(mean: Sequence[float], deviation: Sequence[float], ends: Sequence[tuple[float, float]]) -> bool:
+    """Whether images in [0, 1], nearly from end to end, may have become such numbers."""
+    if len(mean) not in (1, len(ends)) or len(deviation) != len(mean):
+        return False
+    each = zip([*mean] * (len(ends) // len(mean)), [*deviation] * (len(ends) // len(mean)), ends, strict=True)
+    back = [(least * std + middle, most * std + middle) for middle, std, (least, most) in each]
+    within = all(least >= -_BEYOND and most <= 1 + _BEYOND for least, most in back)
+    return within and min(one for one, _ in back) <= _ENDS and max(one for _, one in back) >= 1 - _ENDS
 
 
 def _numbers(values: Any) -> tuple[float, ...]:
-    return tuple(float(one) for one in torch.as_tensor(values).flatten())
+    return tuple(map(float, torch.as_tensor(values).flatten().tolist()))
 
 
 def _trains() -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.base.errors import UsageError
-from harness.base.layers import drops_out
+from harness.base.layers import drops_out, drops_within
 from harness.base.normalising import scaling_of
 from harness.models.adapters import adapters
 from harness.models.batch_norm import BatchNorm
@@ -55,10 +55,13 @@ def no_dropout(network: nn.Module) -> nn.Module:
     Raises:
         UsageError: there is none in it.
     """
-    dropping = [layer for layer in network.modules() if drops_out(layer)]
+    dropping = [layer for layer in network.modules() if drops_out(layer) or drops_within(layer)]
     if not dropping:
         raise UsageError("there is no dropout to turn off; leave +no_dropout out")
     for layer in dropping:
+        if drops_within(layer):
+            layer.dropout = 0.0  # pyright: ignore[reportArgumentType]
+            continue
         layer.p = 0.0  # pyright: ignore[reportArgumentType]  # Module declares parameters and layers only
     return network
 

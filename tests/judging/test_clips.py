@@ -88,7 +88,8 @@ def test_another_change_of_gradients_is_not_captured_unless_it_is_said(
         read_capture(tmp_path / "0")
     trained(tmp_path / "1", change, 1, torch.optim.SGD, fedprox=0.1)
     assert read_capture(tmp_path / "1").record.fedprox == 0.1
-    assert ["gradients were changed before a step" in one for one in caplog.messages] == [True] * 2
+    (line,) = caplog.messages  # that the fact explains it is no warning
+    assert "gradients were changed before a step" in line
 
 
 def hooked(change: Callable[[Tensor], Tensor | None], network: nn.Module, _: torch.optim.Optimizer) -> None:

@@ -1,5 +1,6 @@
 """Networks of clients: which of their outputs is read, and which cannot be played, as is told while they train."""
 
+import gc
 import random
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -246,6 +247,84 @@ def explains(folder: Path) -> str:
     (clients,) = federations([read_capture(folder)])
     (group,) = groups_of([clients], "t", ["cpl"], "none", "cpu")
     return explained(clients, group.cell, folder).outcome
+
+
+@pytest.mark.parametrize(
+    "others", [[], [(0.485, 0.229)], [(0.5, 0.9)], [(0.3, 0.4), (0.3, 0.4), (0.485, 0.229)], [(0.3, 0.4), (0.32, 0.39)]]
+)
+def test_only_a_scaling_that_fits_is_taken(tmp_path: Path, others: list[tuple[float, float]]) -> None:
+    """Another that is there may be an earlier client's, or a library's; of two that fit neither is sure."""
+    alive = [Normalize(*one) for one in others]
+    fitting = len(alive) == 3
+    scaled(tmp_path, lambda images: (images - 0.3) / 0.4)
+    if fitting:
+        assert read_capture(tmp_path).record.model == f"{MODEL}+normalised(0.3|0.4)"
+    else:
+        with pytest.raises(UsageError, match=r"goes from -0.7.* to 1.7.*, and images are looked for"):
+            read_capture(tmp_path)
+
+
+def test_a_scaling_within_the_network_is_none_outside(tmp_path: Path) -> None:
+    network = Net()
+    network.body.scale = Normalize(0.3, 0.4)  # pyright: ignore
+    gc.collect()
+    with captured(network, tmp_path):
+        train(lambda images: network(images + 0.005), SGD(network.parameters(), 0.1))
+    assert read_capture(tmp_path).record.model == MODEL
+
+
+def test_random_numbers_of_another_thread_are_not_the_network_s(tmp_path: Path) -> None:
+    network, drawn = Net(), iter([True, False])
+
+    def passes(images: Tensor) -> Tensor:
+        if next(drawn):
+            handle = network.head.register_forward_hook(lambda *_: random.random() and None)
+            made = network(images)
+            handle.remove()
+            return made
+        return network(images)
+
+    with captured(network, tmp_path):
+        train(passes, SGD(network.parameters(), 0.1))
+    assert read_capture(tmp_path).record.local_steps == 2
+
+
+def with_criterion(network: nn.Module) -> None:
+    network.criterion = nn.CrossEntropyLoss()
+    network.loss = nn.functional.cross_entropy  # pyright: ignore
+    network.kind = Net  # pyright: ignore
+
+
+def with_momentum(network: nn.Module) -> None:
+    network.body[1].momentum = 0.5  # pyright: ignore
+
+
+@pytest.mark.parametrize("change", [with_criterion, with_momentum])
+def test_what_computes_nothing_makes_no_other_network(tmp_path: Path, change: Callable[[nn.Module], None]) -> None:
+    network = Normed()
+    change(network)
+    with captured(network, tmp_path) as kept:
+        keep(kept)
+        train(network, SGD(network.parameters(), 0.1))
+    assert explains(tmp_path) == "holds"
+
+
+class Attends(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(2), nn.TransformerEncoderLayer(64, 2, 8, 0.1, batch_first=True))
+        self.head = nn.Linear(64, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.body(images)[:, 0])
+
+
+def test_dropout_within_attention_is_turned_off_too(tmp_path: Path) -> None:
+    network = Attends().eval()
+    with captured(network, tmp_path) as kept:
+        keep(kept)
+        train(network, SGD(network.parameters(), 0.1))
+    assert read_capture(tmp_path).record.model.endswith(":Attends()+no_dropout") and explains(tmp_path) == "holds"
 
 
 def by_bytes(images: Tensor) -> Tensor:
