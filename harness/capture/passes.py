@@ -1,7 +1,8 @@
 """What went through a network while it trained: batches, their losses, and the weights that they met."""
 
+import gc
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import wraps
@@ -25,6 +26,11 @@ _NORM, _BATCHES = nn.modules.batchnorm._NormBase, nn.modules.batchnorm._BatchNor
 _NODES = 10_000
 # How much the norm of a weight may be off by rounding, as where something was added and taken away again.
 _NEAR = 1e-5
+
+#: How far images may go beyond [0, 1], as they do where one is resized; and how far they do where that was not clamped.
+BEYOND, NEARLY = 0.01, 0.3
+# How near the numbers that went in come to those of black and white, as a share of the distance between these.
+_ENDS = 0.15
 
 
 class Look:
@@ -414,3 +420,39 @@ def _safe(look: Callable[[Tensor], Any]) -> Callable[[Tensor], None]:
             look(gradient)
 
     return hook
+
+
+# How images were scaled before they went in.
+
+
+def scaling_in_use(
+    ends: Sequence[tuple[float, float]], aside: Container[int]
+) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Mean and deviation of the one ``Normalize``, as torchvision's, that is there and makes such numbers of [0, 1].
+
+    Args:
+        ends: the least and the largest number of each channel.
+        aside: objects, by their identity, that are parts of networks.
+    """
+    found = set[tuple[tuple[float, ...], tuple[float, ...]]]()
+    for one in gc.get_objects():
+        with suppress(Exception):  # of somebody's own, perhaps half built
+            if type(one).__name__ == "Normalize" and id(one) not in aside:
+                scaling = _numbers(one.mean), _numbers(one.std)
+                if _makes(*scaling, ends):
+                    found.add(scaling)
+    return found.pop() if len(found) == 1 else None
+
+
+def _makes(mean: Sequence[float], deviation: Sequence[float], ends: Sequence[tuple[float, float]]) -> bool:
+    """Whether images in [0, 1], nearly from end to end, may have become such numbers."""
+    if len(mean) not in (1, len(ends)) or len(deviation) != len(mean):
+        return False
+    each = zip([*mean] * (len(ends) // len(mean)), [*deviation] * (len(ends) // len(mean)), ends, strict=True)
+    back = [(least * std + middle, most * std + middle) for middle, std, (least, most) in each]
+    within = all(least >= -BEYOND and most <= 1 + BEYOND for least, most in back)
+    return within and min(one for one, _ in back) <= _ENDS and max(one for _, one in back) >= 1 - _ENDS
+
+
+def _numbers(values: Any) -> tuple[float, ...]:
+    return tuple(map(float, torch.as_tensor(values).flatten().tolist()))

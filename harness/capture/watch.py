@@ -9,7 +9,7 @@ import gc
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
@@ -30,6 +30,8 @@ from harness.capture.clips import Clips
 from harness.capture.losses import MEND, facts_of_losses, kind_of, seen_of, weights_beside
 from harness.capture.optimizers import Steps, parameters_of
 from harness.capture.passes import (
+    BEYOND,
+    NEARLY,
     Look,
     Network,
     Pass,
@@ -39,14 +41,10 @@ from harness.capture.passes import (
     is_wrapper,
     moved,
     norms_of,
+    scaling_in_use,
     still_buffers,
 )
 from harness.judging.framework_defenses import Declared
-
-# How far images may go beyond [0, 1], as they do where one is resized; and how far they do where that was not clamped.
-_BEYOND, _NEARLY = 0.01, 0.3
-# How near the numbers that went in come to those of black and white, as a share of the distance between these.
-_ENDS = 0.15
 
 
 def random_said(layer: str) -> str:
@@ -346,13 +344,13 @@ class Watch:
             return
         ends = [(float(least), float(most)) for least, most in zip(network.least, network.most, strict=True)]
         least, most = min(one for one, _ in ends), max(one for _, one in ends)
-        if least >= -_BEYOND and most <= 1 + _BEYOND:
+        if least >= -BEYOND and most <= 1 + BEYOND:
             return
         parts = {id(part) for one in self._networks.values() for part in one.module.modules()}
         found = scaling_in_use(ends, parts)
         self.scaled = None if found is None else name_of_scaling(*found)
         if self.scaled is None:
-            near = least > -_NEARLY and most < 1 + _NEARLY
+            near = least > -NEARLY and most < 1 + NEARLY
             clamp = "clamp them there (behind resizing or noise), or " if near else ""
             self.unlike["model",] = (
                 f"what went into its network goes from {least:.3g} to {most:.3g}, and images are looked for in [0, 1]; "
@@ -507,39 +505,6 @@ def _facts_of_loader(loader: Any) -> Loader:
     found = loader_of(getattr(loader, "dataset", None), batches if batches is not None else loader)
     found.places = None
     return found
-
-
-def scaling_in_use(
-    ends: Sequence[tuple[float, float]], aside: Container[int]
-) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Mean and deviation of the one ``Normalize``, as torchvision's, that is there and makes such numbers of [0, 1].
-
-    Args:
-        ends: the least and the largest number of each channel.
-        aside: objects, by their identity, that are parts of networks.
-    """
-    found = set[tuple[tuple[float, ...], tuple[float, ...]]]()
-    for one in gc.get_objects():
-        with suppress(Exception):  # of somebody's own, perhaps half built
-            if type(one).__name__ == "Normalize" and id(one) not in aside:
-                scaling = _numbers(one.mean), _numbers(one.std)
-                if _makes(*scaling, ends):
-                    found.add(scaling)
-    return found.pop() if len(found) == 1 else None
-
-
-def _makes(mean: Sequence[float], deviation: Sequence[float], ends: Sequence[tuple[float, float]]) -> bool:
-    """Whether images in [0, 1], nearly from end to end, may have become such numbers."""
-    if len(mean) not in (1, len(ends)) or len(deviation) != len(mean):
-        return False
-    each = zip([*mean] * (len(ends) // len(mean)), [*deviation] * (len(ends) // len(mean)), ends, strict=True)
-    back = [(least * std + middle, most * std + middle) for middle, std, (least, most) in each]
-    within = all(least >= -_BEYOND and most <= 1 + _BEYOND for least, most in back)
-    return within and min(one for one, _ in back) <= _ENDS and max(one for _, one in back) >= 1 - _ENDS
-
-
-def _numbers(values: Any) -> tuple[float, ...]:
-    return tuple(map(float, torch.as_tensor(values).flatten().tolist()))
 
 
 def _trains() -> bool:
