@@ -183,7 +183,8 @@ class Round:
             given, tokenizer = _with_tokenizer(given)
             seen = _dtype_of(moved) | ({} if watch is None else _with_rate_of(given, watch.facts(moved)))
             if watch is not None:
-                after = moved if kind == "after" else {name: before[name] + one for name, one in moved.items()}
+                known = {name: one for name, one in moved.items() if name in before}
+                after = moved if kind == "after" else {name: before[name] + one for name, one in known.items()}
                 watch.look_at_reply(after, before, kept=given.get("defense") is None)
             _tell_of_contradictions(given, seen | ({} if watch is None else _usual_of(watch, seen)))
             problems = [*([] if watch is None else _problems(watch, given)), *_not_finite(moved)]
