@@ -200,8 +200,9 @@ class Network:
             self.image_shape = tuple(images.shape[1:])
             each = images.detach().float().transpose(0, 1).flatten(1)
             least, most = each.amin(1), each.amax(1)
-            self.least = least if self.least is None else self.least.minimum(least)
-            self.most = most if self.most is None else self.most.maximum(most)
+            if self.least is None or self.most is None or len(self.least) != len(least):
+                self.least, self.most = least, most  # a part of a network may take other channels each time
+            self.least, self.most = self.least.minimum(least), self.most.maximum(most)
         self.reads = self.reads or are_tokens(images)
         if not trained:
             return

@@ -130,7 +130,7 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
     if check.outcome != "violated":
         return check
     if (half := captured.record.computed_in) is not None:
-        said = f"{check.detail}; the client computes in {half}, which may send it: capture one without autocast"
+        said = f"{check.detail}; the client computes in half precision ({half}), which may send it: capture one without"
         return replace(check, outcome="cannot tell", detail=said, undecided=True)
     coarse = moved_by_rounding(captured, made, HALF, play)
     if left.check(sent - shrunk, coarse if allowed is None else coarse.maximum(allowed)).outcome == "violated":

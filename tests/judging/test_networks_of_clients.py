@@ -18,6 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from harness.base.errors import UsageError
 from harness.capture import captured
+from harness.capture.loop import Round
+from harness.capture.watch import Watch
 from harness.judging.capture import read_capture
 from harness.judging.declared import groups_of
 from harness.judging.explained import explained
@@ -262,6 +264,19 @@ def test_only_a_scaling_that_fits_is_taken(tmp_path: Path, others: list[tuple[fl
     else:
         with pytest.raises(UsageError, match=r"goes from -0.7.* to 1.7.*, and images are looked for"):
             read_capture(tmp_path)
+
+
+def test_a_part_that_takes_other_channels_each_time_is_no_matter(tmp_path: Path) -> None:
+    """Without a network that is given all that hold what is trained are watched, and of an empty optimizer no more."""
+    pool, network = nn.MaxPool2d(2), Net()
+    nothing = SGD([{"params": []}], 0.1)
+    with Round(tmp_path) as round_, Watch() as watch:
+        before = {name: one.clone() for name, one in network.state_dict().items()}
+        pool(torch.zeros(1, 6, 4, 4).requires_grad_())
+        pool(torch.zeros(1, 16, 4, 4).requires_grad_())
+        train(network, SGD(network.parameters(), 0.1))
+        round_.keep(watch, {"framework": "nvflare"}, before, after=network.state_dict())
+    assert nothing.param_groups and read_capture(tmp_path).record.model == MODEL
 
 
 def test_a_scaling_within_the_network_is_none_outside(tmp_path: Path) -> None:
