@@ -181,8 +181,6 @@ class Watch:
     def _find(self, optimizer: Optimizer) -> None:
         """All networks that hold what the optimizer trains."""
         trained = {id(one) for one in parameters_of(optimizer)}
-        if not trained:  # all networks hold nothing
-            return
         for one in gc.get_objects():
             if not issubclass(type(one), nn.Module):
                 continue

@@ -267,7 +267,7 @@ def test_only_a_scaling_that_fits_is_taken(tmp_path: Path, others: list[tuple[fl
 
 
 def test_a_part_that_takes_other_channels_each_time_is_no_matter(tmp_path: Path) -> None:
-    """Without a network that is given all that hold what is trained are watched, and of an empty optimizer no more."""
+    """Without a network that is given all that hold what is trained are watched, of an empty optimizer all."""
     pool, network = nn.MaxPool2d(2), Net()
     nothing = SGD([{"params": []}], 0.1)
     with Round(tmp_path) as round_, Watch() as watch:
