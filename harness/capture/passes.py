@@ -319,7 +319,7 @@ def changed_reply(network: Network, sent: Mapping[str, Any]) -> str | None:
         return None
     arrays = [torch.as_tensor(by_name[name]) for name in named]
     now = torch.stack([one.to(network.norms).norm() for one in arrays])
-    near = max(_NEAR, *(torch.finfo(one.dtype).eps for one in arrays if one.is_floating_point()))
+    near = max([_NEAR, *(torch.finfo(one.dtype).eps for one in arrays if one.is_floating_point())])
     apart = (now - network.norms).abs() > near * network.norms
     return next((name for name, one in zip(named, apart.tolist(), strict=True) if one), None)
 

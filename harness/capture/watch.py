@@ -79,6 +79,7 @@ class Watch:
         self._early: list[Loader] = []
         self._thread = None if everywhere else threading.get_ident()
         self._networks: dict[int, Network] = {}
+        self._adding = threading.Lock()
         self._steps = Steps(self._tell, self.unlike)
         self._handles: list[Any] = []
         # Of one step.
@@ -92,11 +93,7 @@ class Watch:
         return self
 
     def _start(self) -> None:
-        if self._given is not None:
-            self._follow(self._given)
-            self._safely(self._find_wrappers)
-        else:
-            self._safely(self._find_all)
+        # Before the search: another thread may build its optimizer meanwhile.
         self._handles += [
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(lambda optimizer, *_: self._safely(self._ends, optimizer)),
@@ -107,6 +104,11 @@ class Watch:
         _listen(checkpoint._checkpoint_hook, "__init__", Watch.computes_again)
         hide_looks_from_scripts()
         _WATCHING.append(self)
+        if self._given is not None:
+            self._follow(self._given)
+            self._safely(self._find_wrappers)
+        else:
+            self._safely(self._find_all)
 
     def __exit__(self, *_: object) -> None:
         with suppress(ValueError):
@@ -131,18 +133,18 @@ class Watch:
     def went_back(self, losses: Any, weights: Any = None) -> None:
         """The gradient of losses was made; ``weights``: by which alone, and left nowhere."""
         if self._given is not None or self._thread in (None, threading.get_ident()):
-            self._safely(self._look_beside, _tensors(losses), None if weights is None else _tensors(weights))
+            self._safely(self._look_beside, losses, weights)
 
     def computes_again(self, _: object) -> None:
         """A checkpoint saves memory in a pass."""
         for network in self._networks.values():
             network.saves_memory()
 
-    def _look_beside(self, losses: Sequence[Tensor], weights: Sequence[Tensor] | None) -> None:
+    def _look_beside(self, losses: Any, weights: Any) -> None:
         own = {id(one) for network in self._networks.values() for one in network.module.parameters()}
-        if weights is not None and not own & set(map(id, weights)):
+        if weights is not None and not own & set(map(id, _tensors(weights))):
             return
-        found = [weights_beside(one) for one in losses]
+        found = [weights_beside(one) for one in _tensors(losses)]
         beside = {one for some, _ in found for one in some}
         outputs = {one for _, some in found for one in some}
         if len({one for one, _ in outputs}) < len(outputs):
@@ -179,7 +181,10 @@ class Watch:
         return any(id(one) in own for one in parameters_of(optimizer))
 
     def _find(self, optimizer: Optimizer) -> None:
-        """All networks that hold what the optimizer trains."""
+        """All networks that hold what the optimizer trains; of one that is half built in another thread, all there are.
+
+        The first optimizer of a process is built slowly, since torch loads its compiler for it.
+        """
         trained = {id(one) for one in parameters_of(optimizer)}
         for one in gc.get_objects():
             if not issubclass(type(one), nn.Module):
@@ -204,9 +209,10 @@ class Watch:
             self._safely(self._find, one)
 
     def _follow(self, module: nn.Module) -> None:
-        if id(module) in self._networks:
-            return
-        network = self._networks[id(module)] = Network(module)
+        with self._adding:
+            if id(module) in self._networks:
+                return
+            network = self._networks[id(module)] = Network(module)
         self._safely(lambda: network.still.update(still_buffers(module)))
         if self._is_given(module):
             with suppress(Exception):

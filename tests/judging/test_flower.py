@@ -272,6 +272,10 @@ def rounded(arrays: dict[str, Any]) -> dict[str, Any]:
     return {name: np.round(one, 1).astype("f4") for name, one in arrays.items()}
 
 
+def in_bytes(arrays: dict[str, Any]) -> dict[str, Any]:
+    return {name: (100 * one).astype("i1") for name, one in arrays.items()}
+
+
 def coarser(arrays: dict[str, Any]) -> dict[str, Any]:
     return {name: one.astype("f2") for name, one in arrays.items()}
 
@@ -281,7 +285,7 @@ def coarser(arrays: dict[str, Any]) -> dict[str, Any]:
     [
         (with_its_head, [], ""), (coarser, [], ""), (without_its_head, [], "its weight 'fc.weight' was trained and"),
         (rounded, [], "its weight 'conv.weight' was not sent as the last step left it"),
-        (rounded, [fixedclipping_mod], ""),
+        (in_bytes, [], "its weight 'conv.weight' was not sent as"), (rounded, [fixedclipping_mod], ""),
     ],
 )  # fmt: skip
 def test_what_an_app_sends_is_held_against_what_it_trained(
