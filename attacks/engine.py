@@ -13,6 +13,7 @@ from torch import Tensor
 from harness.attacks.adam import Adam, AdamState
 from harness.attacks.attack import Attack, labels_of_starts, require_start
 from harness.attacks.lbfgs import LBFGSState
+from harness.attacks.residual import is_of_one_level
 from harness.attacks.stages import Stage, alike, descent
 from harness.base.devices import peak_of
 from harness.base.errors import lacks_memory
@@ -32,21 +33,25 @@ def as_it_is(observation: Observation) -> Observation:
     return observation
 
 
-def without_idle_coordinates(observation: Observation) -> Lean:
+def without_idle_coordinates(attack: Attack, observation: Observation) -> Lean:
     """What leaves these coordinates out of rows of an observation.
 
-    They stay where something was read there, noise for example, since losses would be others; and for attackers who
-    know more than the gradient, who reckon with every coordinate.
+    They stay where something was read there, noise for example, since losses would be others; but for a likelihood of
+    noise of one known level, to which they add the same number whatever the images. They also stay for attackers who
+    know more than gradient, noise and prior, and reckon with every coordinate.
     """
+    by_likelihood = attack.objective == "likelihood" and is_of_one_level(observation)
     told = (
-        observation.noise, observation.prior, observation.simulation, observation.model.front,
+        observation.simulation, observation.model.front, observation.level, observation.carrying, observation.coding,
         observation.optimizer.groups or None,  # of all weights
+        *(() if by_likelihood else (observation.noise, observation.prior)),
     )  # fmt: skip
     found = observation.model.without_idle_weights() if all(one is None for one in told) else None
     if found is None:
         return as_it_is
     model, kept = found[0], found[1].to(observation.target.device)
-    if observation.target.count_nonzero() != observation.target[:, kept].count_nonzero():
+    read_there = observation.target.count_nonzero() != observation.target[:, kept].count_nonzero()
+    if read_there and observation.noise is None:
         return as_it_is
 
     def lean(rows: Observation) -> Observation:
@@ -164,7 +169,7 @@ def run_attack(
     victims_per_chunk = max(chunk // attack.starts, 1)
     if observation.model.evaluates_alone:
         victims_per_chunk = min(victims_per_chunk, torch.get_num_threads() if _is_light(observation) else 1)
-    lean, parts, groups = without_idle_coordinates(observation), [], alike(observation)
+    lean, parts, groups = without_idle_coordinates(attack, observation), [], alike(observation)
     waiting = [part for group in groups for part in group.split(victims_per_chunk)]
     while waiting:
         victims = waiting.pop(0)
@@ -238,7 +243,7 @@ def seconds_of_row(attack: Attack, observation: Observation, chunk: int) -> floa
 
 def _gradient_of_row(attack: Attack, observation: Observation, victims: int) -> float:
     seen = observation.take(torch.arange(victims, device=observation.target.device))
-    lean = without_idle_coordinates(observation)
+    lean = without_idle_coordinates(attack, observation)
     run = _ChunkRun(attack, seen, labels_of_starts(attack, seen), torch.arange(victims), None, lean)
     position = run.position[run.rows]
     began = time.perf_counter()

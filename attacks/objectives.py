@@ -82,28 +82,28 @@ class _CosineDistance(torch.autograd.Function):
 
 
 class _GaussianDistance(torch.autograd.Function):
-    """:func:`gaussian_distance` of long gradients, piece by piece: autograd would pass over tensors in double precision
-    half a dozen times, for the same bits; differentiable once."""
+    """:func:`gaussian_distance` of long gradients, which autograd would pass over half a dozen times in double
+    precision; differentiable once."""
 
     @staticmethod
     def forward(ctx: Any, candidate: Tensor, target: Tensor, deviation: Tensor) -> Tensor:
-        scaled = (target - candidate).div_(deviation)
-        length = row_lengths(scaled)
-        ctx.save_for_backward(scaled, deviation, length)
-        return length.square() / 2
+        difference = target - candidate
+        if deviation.shape[1] > 1:
+            difference.div_(deviation)
+            unit = deviation.new_ones(len(deviation), dtype=torch.float64)
+        else:
+            unit = deviation[:, 0].double()
+        ctx.save_for_backward(difference, deviation, unit)
+        return (row_lengths(difference) / unit).square() / 2
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        scaled, deviation, length = ctx.saved_tensors
-        made = torch.empty_like(scaled)
-        factors = gradient * length
-        for *row, own, factor in zip(made, scaled, deviation.expand_as(scaled), length, factors, strict=True):
-            for part, given, width in blocks(*row):
-                # A row of zeros has a derivative of zero.
-                nearer = given.double().div_(own).masked_fill_(own == 0, 0).mul_(factor)
-                part.copy_(nearer).div_(width).neg_()
-        return made, None, None
+        difference, deviation, unit = ctx.saved_tensors
+        if deviation.shape[1] > 1:
+            difference.div_(deviation)  # nobody meets it again
+        most = torch.finfo(difference.dtype).max
+        return difference.mul_(-(gradient / unit.square()).clamp(-most, most)[:, None].to(difference)), None, None
 
 
 def _scaled(values: Tensor, factors: Tensor, groups: tuple[int, ...]) -> Tensor:
@@ -116,7 +116,11 @@ def _scaled(values: Tensor, factors: Tensor, groups: tuple[int, ...]) -> Tensor:
 
 def row_lengths(vectors: Tensor, order: int = 2) -> Tensor:
     """Norms (R,) of rows, summed in double precision: differences of single nats between millions of them count."""
-    return torch.linalg.vector_norm(vectors, order, dim=1, dtype=torch.float64)
+    if order != 2 or vectors.shape[1] < LONG:
+        return torch.linalg.vector_norm(vectors, order, dim=1, dtype=torch.float64)
+    # A long row would be copied in double precision as a whole, which drives all else out of the caches.
+    pieces = ((part.double() for (part,) in blocks(row)) for row in vectors)
+    return torch.stack([torch.stack([torch.dot(part, part) for part in row]).sum() for row in pieces]).sqrt()
 
 
 def gaussian_distance(candidate: Tensor, target: Tensor, deviation: Tensor) -> Tensor:

@@ -158,6 +158,12 @@ def _is_gaussian(observation: Observation) -> bool:
     return known and noise.law not in ("laplace", "uniform") and not is_correlated(observation)
 
 
+def is_of_one_level(observation: Observation) -> bool:
+    """Whether noise, if there is any, is Gaussian to an attacker, independent, and known to be as large everywhere."""
+    noise = observation.noise
+    return _is_gaussian(observation) and (noise is None or not isinstance(noise.deviation, Tensor))
+
+
 def standardised(observation: Observation, residual: Tensor, share: float = FLOOR, sharp: bool = False) -> Tensor:
     """Residuals (R, P) in units of the known noise, and of the error that is always allowed for; independent ones of
     rounds whose noise is correlated."""

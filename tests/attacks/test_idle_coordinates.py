@@ -12,10 +12,12 @@ from torch import Tensor, nn
 import harness.models.rows as ways
 from harness.attacks import ATTACKS, run_attack
 from harness.attacks.engine import as_it_is, without_idle_coordinates
+from harness.attacks.map import MaximumAPosteriori
 from harness.base.building import build
 from harness.models.row_layers import border_of, without_idle_weights
-from harness.observation import Observation
+from harness.observation import Noise, Observation
 from harness.testing import undefended
+from harness.testing.attacks import digits_prior
 
 Digits = Callable[..., tuple[Tensor, Tensor]]
 SHAPE = (1, 8, 8)
@@ -99,19 +101,47 @@ def test_an_attack_does_the_same_without_them(
     attack = build(ATTACKS, name, {"max_iterations": 8})
     lean = run_attack(attack, observed)
     with monkeypatch.context() as patch:
-        patch.setattr("harness.attacks.engine.without_idle_coordinates", lambda _: as_it_is)
+        patch.setattr("harness.attacks.engine.without_idle_coordinates", lambda *_: as_it_is)
         whole = run_attack(attack, observed)
     torch.testing.assert_close(lean.loss, whole.loss, rtol=1e-3, atol=1e-6)
     # L-BFGS magnifies the rounding, which differs from one processor to the next.
     torch.testing.assert_close(lean.images, whole.images, rtol=1e-2, atol=5e-3)
 
 
+def test_a_likelihood_of_noise_is_the_same_without_them(observed: Observation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise that was read there adds the same number to the loss of whatever image."""
+    attack, seed = MaximumAPosteriori(max_iterations=8), torch.Generator().manual_seed(0)
+    noise = torch.randn(observed.target.shape, generator=seed)
+    noisy = replace(
+        observed, target=observed.target + 0.01 * noise, noise=Noise("gaussian", 0.01), prior=digits_prior()
+    )
+    kept = without_idle_coordinates(attack, noisy)(noisy)
+    assert kept.target.shape[1] == kept.model.layout.total < noisy.target.shape[1]
+    lean = run_attack(attack, noisy)
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.attacks.engine.without_idle_coordinates", lambda *_: as_it_is)
+        whole = run_attack(attack, noisy)
+    torch.testing.assert_close(lean.images, whole.images, rtol=1e-2, atol=5e-3)
+    more, fewer = noisy.target.square().sum(1), kept.target.square().sum(1)
+    torch.testing.assert_close(whole.loss - lean.loss, (more - fewer) / 2 / 0.01**2, rtol=1e-2, atol=0.1)
+
+
 def test_what_was_read_there_stays(observed: Observation, digits: Digits) -> None:
-    """Noise, for example; and nothing is left out of small networks, where rows are evaluated together."""
-    seen = without_idle_coordinates(observed)(observed)
+    """Noise, for example, but where all that is done with it is a likelihood under one level; and nothing is left out
+    of small networks, where rows are evaluated together."""
+    plain, informed, prior = build(ATTACKS, "cpl", {}), MaximumAPosteriori(), digits_prior()
+    seen = without_idle_coordinates(plain, observed)(observed)
     assert seen.target.shape[1] == seen.weights.shape[1] == seen.model.layout.total < observed.target.shape[1]
-    assert without_idle_coordinates(replace(observed, target=observed.target + 1)) is as_it_is
-    assert without_idle_coordinates(undefended(*digits(2))) is as_it_is
+    assert without_idle_coordinates(plain, undefended(*digits(2))) is as_it_is
+    for attack, facts in (
+        (plain, {"target": observed.target + 1}),
+        (informed, {"target": observed.target + 1, "prior": prior}),
+        (plain, {"noise": Noise("gaussian", 0.01), "prior": prior}),
+        (informed, {"noise": Noise("gaussian", observed.target[0].abs()), "prior": prior}),
+        (informed, {"noise": Noise("laplace", 0.01), "prior": prior}),
+        (informed, {"noise": Noise("gaussian", None), "prior": prior}),
+    ):
+        assert without_idle_coordinates(attack, replace(observed, **facts)) is as_it_is
 
 
 @pytest.mark.parametrize(

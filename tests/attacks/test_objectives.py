@@ -223,7 +223,7 @@ def test_what_is_left_out_has_no_gradient() -> None:
 
 @pytest.mark.parametrize("each", [False, True])
 @pytest.mark.parametrize("numbers", [5, LONG + 3])
-def test_a_gaussian_distance_has_the_bits_of_autograd(numbers: int, each: bool) -> None:
+def test_a_gaussian_distance_is_that_of_autograd(numbers: int, each: bool) -> None:
     random = torch.Generator().manual_seed(0)
     target = torch.randn(3, numbers, generator=random)
     candidates = [(target + torch.randn(3, numbers, generator=random)).requires_grad_() for _ in range(2)]
@@ -233,9 +233,10 @@ def test_a_gaussian_distance_has_the_bits_of_autograd(numbers: int, each: bool) 
     deviation = torch.rand(3, numbers if each else 1, generator=random) + 0.1
     known = torch.linalg.vector_norm((target - candidates[1]) / deviation, dim=1, dtype=torch.float64).square() / 2
     made = gaussian_distance(candidates[0], target, deviation)
-    assert torch.equal(made, known) and made[2] == 0
+    # Nats of millions are told apart by single ones.
+    assert torch.allclose(made, known, rtol=1e-7, atol=0) and made[2] == 0
     weights = torch.tensor([1.0, 0.3, 2.0], dtype=torch.float64)
     (slope,), (known_slope,) = (
         torch.autograd.grad((weights * loss).sum(), one) for loss, one in zip((made, known), candidates, strict=True)
     )
-    assert torch.equal(slope, known_slope) and slope[0].any()
+    assert torch.allclose(slope, known_slope, rtol=1e-6, atol=0) and slope[0].any() and not slope[2].any()
