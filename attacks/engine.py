@@ -55,7 +55,7 @@ def without_idle_coordinates(attack: Attack, observation: Observation) -> Lean:
         return as_it_is
 
     def lean(rows: Observation) -> Observation:
-        more = {name: getattr(rows, name) for name in ("correction", "certainty")}
+        more = {name: getattr(rows, name) for name in ("correction", "certainty", "trained")}
         beside = {name: value[:, kept] for name, value in more.items() if value is not None}
         return replace(rows, model=model, weights=rows.weights[:, kept], target=rows.target[:, kept], **beside)
 
