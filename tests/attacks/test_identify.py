@@ -11,6 +11,7 @@ import torch
 from scipy.stats import binom, norm
 from torch import Tensor, nn
 
+from harness.attacks import identify
 from harness.attacks.identify import Identify
 from harness.attacks.residual import FLOOR, gaussian_tail, misfit
 from harness.models import RowModel
@@ -103,6 +104,30 @@ def test_distances_are_those_of_plain_loops(facts: dict[str, Any], victims: Vict
     ]
     assert found.dtype == torch.float64
     np.testing.assert_allclose(found.numpy(), wanted, rtol=2e-4, atol=2e-3)
+
+
+@pytest.mark.parametrize("clipping", [None, Clipping(0.5, "layer", "example"), Clipping(0.5, "whole", "example")])
+def test_inner_products_tell_as_much(
+    clipping: Clipping | None, victims: Victims, digits: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of large networks in strong noise, where nothing but products is computed; never in weak noise, nor of rounds."""
+    images, labels = candidates_of(digits)
+    quiet = victims(ROWS, weights=None, clipping=clipping)
+    noisy = replace(quiet, target=quiet.target + drawn(quiet.target.shape), noise=Noise("gaussian", 1.0))
+    known = Identify().distances(noisy, images, labels)
+    monkeypatch.setattr(RowModel, "evaluates_alone", True)
+    called = [0]
+    products = identify.group_products
+    monkeypatch.setattr(identify, "group_products", lambda *given: called.__setitem__(0, 1) or products(*given))
+    torch.testing.assert_close(Identify().distances(noisy, images, labels), known, rtol=1e-4, atol=1e-3)
+    assert called == [1]
+    called[0] = 0
+    for other in (
+        replace(noisy, noise=Noise("gaussian", 1e-3)), replace(noisy, noise=Noise("laplace", 1.0)),
+        replace(noisy, noise=None), replace(noisy, sparse=True), replace(noisy, cut=0.1),
+    ):  # fmt: skip
+        Identify().distances(other, images, labels)
+    assert called == [0]
 
 
 def test_bounds_of_uniform_noise_tell_what_its_size_does_not(victims: Victims, digits: Callable) -> None:
