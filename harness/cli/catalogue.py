@@ -22,7 +22,7 @@ from harness.datasets import DATASETS
 from harness.defenses import DEFENSES
 from harness.federation.taps import Tap
 from harness.models import MODELS
-from harness.models.changes import CHANGES
+from harness.models.changes import CHANGES, PATTERNS
 from harness.models.networks import PREFIX
 from harness.presets import PRESETS
 
@@ -84,6 +84,7 @@ _OTHER_MODELS: list[Row] = [
     {"name": f"{PREFIX}NAME", "about": "a classification network of torchvision, such as resnet18, with new weights"},
     {"name": "module:factory", "about": "a network of your own"},
     *({"name": f"NAME+{name}", "about": _first_line(change.__doc__ or "")} for name, change in CHANGES.items()),
+    *({"name": f"NAME+{form}", "about": about} for form, about in PATTERNS.items()),
 ]
 
 _SECTIONS: dict[str, Any] = {

@@ -148,6 +148,13 @@ CHANGES: dict[str, Callable[[nn.Module], nn.Module]] = {
     "precode": precode,
 }
 
+PATTERNS = {
+    "normalised(MEAN|DEVIATION)": "Scales images in [0, 1] before the network takes them, as torchvision's Normalize.",
+    "adapters(RANK|ALPHA)": "Freezes the network and trains adapters (LoRA) beside the attentions; ALPHA is optional.",
+    "only(PARTS)": "Trains only some parts, with | between their names, and freezes the others.",
+}
+"""Forms of the changes that are named with numbers or parts, and what they do."""
+
 
 def split_name(name: str) -> tuple[str, list[Callable[[nn.Module], nn.Module]]]:
     """A network's own name, and the changes that are named behind it.
