@@ -15,8 +15,7 @@ from torch import Tensor
 
 from harness.attacks.attack import Attack, Dummy, pixel_count
 from harness.attacks.attacker import ATTACKS, validated_attack
-from harness.attacks.candidates import dummy_gradient
-from harness.attacks.disguised import EXAMPLES_OF_FORMS, likely_disguises
+from harness.attacks.candidates import EXAMPLES_OF_FORMS, dummy_gradient, likely_disguises
 from harness.attacks.labels import open_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.residual import knows_clip, misfit, surprise

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from harness.attacks.analytic import closed_form
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
-from harness.attacks.row_checks import Checks, Network, descended, layer_names, noise_of
-from harness.attacks.row_fit import Batch, bent, fitted
+from harness.attacks.row_checks import Batch, Checks, Network, bent, descended, fitted, layer_names, noise_of
 from harness.base.columns import Columns
 from harness.base.randomness import generator
 from harness.base.ranges import Count

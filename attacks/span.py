@@ -13,16 +13,20 @@ import torch
 from torch import Tensor
 
 from harness.attacks import sentences
-from harness.attacks.adapted import layers_of, most_tokens, readings, require_one, text_of
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.attacker import Reads
 from harness.attacks.token_layers import (
     TokenLayer,
     candidates_at,
+    layers_of,
+    most_tokens,
     nearest,
     outside,
     read_before,
+    readings,
+    require_one,
     row_space,
+    text_of,
     token_layer,
 )
 from harness.base.words import PAD, images_of

@@ -5,7 +5,7 @@ factor. Source: Dimitrov et al., "SPEAR: Exact Gradient Inversion of Batches in 
 search for directions with many zeros by sampling sets of rows, at a cost that grows exponentially with the batch. Here,
 which is ours, the known weights tell which units an example leaves dead: examples that some unit holds alone are taken
 out one by one (:mod:`harness.attacks.relu_layer`), and the others are looked for together
-(:mod:`harness.attacks.dead_units`). The server is honest: it only reads.
+(:mod:`harness.attacks.relu_layer`). The server is honest: it only reads.
 """
 
 from collections.abc import Mapping

@@ -24,8 +24,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from harness.attacks.row_checks import Network, layer_names
-from harness.attacks.row_fit import Batch
+from harness.attacks.row_checks import Batch, Network, layer_names
 from harness.attacks.rows import Rows
 from harness.base.columns import MISSING
 from harness.base.randomness import generator

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import torch
 
-from harness.attacks.adapted import layers_of, readings
-from harness.attacks.token_layers import candidates_at
+from harness.attacks.token_layers import candidates_at, layers_of, readings
 from harness.base.words import PAD, tokens_of
 from harness.cli import run
 from harness.datasets import Dataset, load_dataset

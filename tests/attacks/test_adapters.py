@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from harness.attacks import run_attack
-from harness.attacks.adapted import layers_of, readings
 from harness.attacks.span import Span
-from harness.attacks.token_layers import candidates_at
+from harness.attacks.token_layers import candidates_at, layers_of, readings
 from harness.attacks.token_rows import TokenRows
 from harness.base.errors import UsageError
 from harness.base.words import PAD, tokens_of

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.attacks import run_attack
-from harness.attacks.candidates import drawn_of_class
-from harness.attacks.disguised import EXAMPLES_OF_FORMS, likely_disguises
+from harness.attacks.candidates import EXAMPLES_OF_FORMS, drawn_of_class, likely_disguises
 from harness.attacks.map import MaximumAPosteriori
 from harness.attacks.reference import run_reference
 from harness.attacks.residual import unread_level

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy.optimize import nnls
 
-from harness.attacks.nonnegative import nonnegative
+from harness.attacks.sentences import nonnegative
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(40, 15), (40, 400), (6, 90)])

@@ -9,8 +9,7 @@ from large_batches import brought_back
 from torch import Tensor
 
 from harness.attacks import ATTACKS, relu_layer, run_attack
-from harness.attacks.dead_units import searched
-from harness.attacks.relu_layer import peeled
+from harness.attacks.relu_layer import peeled, searched
 from harness.attacks.spear import unexplained
 from harness.base.building import build
 from harness.base.errors import UsageError

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks import ATTACKS, run_attack
-from harness.attacks.row_checks import Checks, Network, layer_names
-from harness.attacks.row_fit import Batch, fitted
+from harness.attacks.row_checks import Batch, Checks, Network, fitted, layer_names
 from harness.attacks.rows import Rows
 from harness.base.building import build
 from harness.base.columns import Columns, Group

@@ -9,7 +9,7 @@ import torch
 from harness.base.errors import UsageError
 from harness.base.words import MARKS, MOST_WORDS, PAD, UNKNOWN, Words, tokens_of
 from harness.datasets import Dataset, default_model, divide, load_dataset
-from harness.datasets.texts import MOST_PLACES
+from harness.datasets.load import MOST_PLACES
 
 
 def save(folder: Path, content: str | bytes) -> str:

@@ -12,7 +12,7 @@ import torch
 from harness.base.errors import UsageError
 from harness.base.words import PAD, Words, images_of, tokens_of
 from harness.datasets import Dataset, load_dataset
-from harness.datasets.texts import read_by
+from harness.datasets.load import read_by
 from harness.models import RowModel, minilm, tokenizers, words_of
 
 SENTENCE = "Alna Folwick , 65 , from Stoneport ."
