@@ -7,7 +7,7 @@ from harness.base.tuning import tune
 from harness.base.version import SCHEMA_VERSION, __version__
 
 if TYPE_CHECKING:
-    from harness.cli.functions import judge
+    from harness.cli.judge import judge
     from harness.functions import evaluate, load, train
     from harness.privacy.account import account
 
@@ -17,7 +17,7 @@ __all__ = ["SCHEMA_VERSION", "__version__", "account", "evaluate", "judge", "loa
 
 _PLACES = {
     "account": "harness.privacy.account", "evaluate": "harness.functions", "load": "harness.functions",
-    "judge": "harness.cli.functions", "train": "harness.functions",
+    "judge": "harness.cli.judge", "train": "harness.functions",
 }  # fmt: skip
 
 

@@ -1,15 +1,21 @@
 """What is asked of filters, and the rows that answer it: of the command, and of ``harness.claims(...)`` in Python."""
 
+import difflib
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from harness.base.building import require_known
 from harness.base.errors import UsageError
 from harness.base.presence import FALSE_ALARMS, told_apart
 from harness.claims.answers import Answer, Facts, Filter, Line, network
+from harness.claims.apps import read_app, read_project
+from harness.claims.documents import Hocon, read_json, read_yaml
+from harness.claims.filters import FILTERS, find_filter
+from harness.claims.found import Found, Source, check_number, flat, in_a_line, listed, once, table
 from harness.claims.registry import schedule_of, tag, unread
-from harness.claims.sources import source_of
 
 Row = dict[str, Any]
 
@@ -127,3 +133,232 @@ def _at_claim(line: Any) -> float | None:
 
 def _finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else value
+
+
+# --------------------------------------------------------------------------------------
+# Configurations of frameworks, read and never run: which filters they name, with which arguments and facts.
+#
+# A value is taken where the file says it for certain; every other one has to be given, or is printed as "if".
+
+
+_MOST_BYTES = 1 << 20
+
+
+def source_of(name: str) -> Source:
+    """A file, or a known filter by its name.
+
+    Raises:
+        UsageError: it is neither, or the file cannot be read.
+    """
+    if not name.strip():
+        raise UsageError("a source is empty; name a file, or a filter such as flower:LocalDpMod")
+    if not os.path.exists(name):
+        if found := find_filter(name):
+            return Source(name, [Found(found, {}, "")])
+        if ":" in name:
+            near = difflib.get_close_matches(name, FILTERS, 1, 0.8)
+            meant = f"; did you mean {near[0]}?" if near else "; harness claims lists those that are known"
+            raise UsageError(f"unknown filter {name!r}{meant}")
+    return read_source(Path(name))
+
+
+def read_source(path: Path) -> Source:
+    """What a file says.
+
+    Raises:
+        UsageError: it cannot be read, is no configuration that is known here, or names no known filter.
+    """
+    text = _text(path)
+    try:
+        if path.suffix == ".toml":
+            return _checked(read_project(path, text, _text))
+        if path.suffix == ".py":
+            return _checked(read_app(path, text, _text))
+        if path.suffix in (".json", ".conf"):
+            return _document(path, Hocon(text).document() if path.suffix == ".conf" else read_json(text))
+        if path.suffix in (".yaml", ".yml"):
+            return _document(path, read_yaml(text))
+    except (ValueError, RecursionError, MemoryError, SyntaxError) as error:
+        raise UsageError(f"{path}: cannot be read as {path.suffix[1:]} ({in_a_line(error)}); fix the file") from None
+    except OSError as error:  # of a path that it names
+        raise UsageError(
+            f"{path}: a file that it names cannot be read ({error.strerror}); fix its name or the file"
+        ) from None
+    raise UsageError(f"{path}: no configuration of a known kind; give a .toml, .py, .json, .conf or .yaml file")
+
+
+def _text(path: Path) -> str:
+    try:
+        if os.path.isdir(path):
+            raise UsageError(f"{path}: a folder; give a file in it, such as its pyproject.toml")
+        if not os.path.isfile(path):
+            raise UsageError(f"{path}: neither a file nor a known filter; harness claims lists the filters")
+        if path.stat().st_size > _MOST_BYTES:
+            raise UsageError(f"{path}: larger than 1 MiB; give the configuration alone")
+        return path.read_bytes().decode("utf-8-sig" if path.suffix == ".py" else "utf-8")  # as their readers do
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not text in UTF-8; save it as UTF-8") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; give a file that can be read") from None
+
+
+def _checked(source: Source) -> Source:
+    check_number(source)
+    if not source.found and not source.unknown:
+        raise UsageError(f"{source.name}: names no filter that is known here; harness claims lists them")
+    return source
+
+
+def _document(path: Path, document: Any) -> Source:
+    """What a document of any format says: an accountant's state, a named filter, a platform's or NVFlare's file."""
+    source = Source(str(path))
+    if not isinstance(document, dict):
+        raise UsageError(f"{path}: holds no object; give a configuration, an accountant's state or a named filter")
+    if "history" in document:
+        state = {"history": document["history"], "accountant": document.get("mechanism", "prv")}
+        source.found.append(Found(FILTERS["opacus:PrivacyEngine"], state, str(path)))
+    elif isinstance(document.get("defense"), str):
+        if found := find_filter(document["defense"]):
+            beside = {key: value for key, value in document.items() if key not in ("defense", "args")}
+            if not isinstance(inside := document.get("args", {}), dict):
+                raise UsageError(f"{path}: args {inside!r} must be an object of arguments; write one")
+            arguments = once(iter([*beside.items(), *inside.items()]), str(path))
+            source.found.append(Found(found, arguments, str(path)))
+        else:
+            source.unknown.append(document["defense"])
+    elif not _platform(path, document, source):
+        _filters_of(path, document, source)
+        if not source.found and not source.unknown:
+            raise UsageError(f"{path}: has no task_result_filters and no history; give the client's configuration")
+    return _checked(source)
+
+
+# FedML, APPFL, OpenFL.
+
+#: Facts by the keys that FedML and APPFL have for them.
+_FACTS_BY_KEY = {
+    "comm_round": "rounds", "client_num_in_total": "clients", "client_num_per_round": "per_round",
+    "batch_size": "batch_size", "epochs": "local_epochs", "num_global_epochs": "rounds",
+    "num_local_steps": "local_steps", "num_local_epochs": "local_epochs", "train_batch_size": "batch_size",
+    "num_clients": "clients",
+}  # fmt: skip
+#: The key that APPFL does not look at, by its mode of training.
+_UNUSED = {"epoch": "num_local_steps", "step": "num_local_epochs"}
+_OPTIMIZERS = ("client_optimizer", "optim", "momentum", "weight_decay")
+
+
+def _platform(path: Path, document: dict[str, Any], source: Source) -> bool:
+    """Adds the filters of FedML, APPFL or OpenFL; False where the document is of none of them."""
+    pairs = [(key.rpartition(".")[2], value) for key, value in flat(document)]
+    keys = {key for key, _ in pairs}
+    names = [name for key, name in (("enable_dp", "fedml:dp"), ("use_dp", "appfl:dp")) if key in keys]
+    private = table(document, "differential_privacy")
+    if not names and {"noise_multiplier", "sample_rate"} <= private.keys():
+        names, pairs = ["openfl:GlobalDP1", "openfl:GlobalDP2"], list(flat(private))
+    read = {*_FACTS_BY_KEY, *_OPTIMIZERS, *(key for name in names for key in FILTERS[name].settings)}
+    said = once(((key, value) for key, value in pairs if key in read), str(path)) if names else {}
+    for name in names:
+        known = {key: said[key] for key in FILTERS[name].settings if said.get(key) is not None}
+        ifs = [f"the tutorial's implementation {name[-1]} runs"] if name.startswith("openfl") else []
+        source.found.append(Found(FILTERS[name], known, f"{path}: {name.partition(':')[0]}", ifs=ifs))
+    modes = {value for key, value in pairs if key == "mode" and isinstance(value, str)} & _UNUSED.keys()
+    unused = _UNUSED[modes.pop()] if len(modes) == 1 else None
+    for key, fact in _FACTS_BY_KEY.items():
+        if (value := said.get(key)) is None or key == unused:
+            continue
+        if source.facts.setdefault(fact, value) != value:
+            raise UsageError(f"{path}: {key} = {value} contradicts {source.facts[fact]} of another key; keep one")
+        source.keys.setdefault(fact, f"{path}: {key}")
+    if names:
+        _note_optimizer(path, said, source)
+    return bool(names)
+
+
+def _note_optimizer(path: Path, said: Mapping[str, Any], source: Source) -> None:
+    kind = said.get("client_optimizer", said.get("optim"))
+    if kind is None:
+        return
+    if not isinstance(kind, str):
+        raise UsageError(f"{path}: the optimizer must be a name, got {kind!r}; write for example SGD")
+    source.facts["optimizer"] = kind.lower()
+    for name in ("momentum", "weight_decay") if kind.lower() == "sgd" else ():
+        if said.get(name, 0) not in (0, None, False):
+            source.facts["optimizer"] = "momentum" if name == "momentum" else f"sgd with {name}"
+
+
+# NVFlare.
+
+Entry = tuple[dict[str, Any], Any]
+
+
+def _filters_of(path: Path, document: dict[str, Any], source: Source) -> None:
+    """Adds the filters of a client's configuration, or those of every scope of a site's privacy.json."""
+    at_server = "workflows" in document or path.name.startswith("config_fed_server")
+    for scope in listed(document.get("scopes")):
+        name = str(scope.get("name")) if isinstance(scope, dict) else ""
+        default = ", the default" if name == document.get("default_scope") else ""
+        for entry, chain in _filter_entries(scope):
+            _note_entry(entry, chain, source, f"{path}: scope {name}{default}", at_server)
+    for entry, chain in _filter_entries({key: one for key, one in document.items() if key != "scopes"}):
+        _note_entry(entry, chain, source, str(path), at_server)
+
+
+def _filter_entries(value: Any, inside: bool = False, chain: Mapping[str, Any] | None = None) -> Iterator[Entry]:
+    """Every filter that lists of filters name, but for those of what a client receives; and the chain it lies in."""
+    if isinstance(value, dict):
+        if (
+            inside
+            and isinstance(value.get("path", value.get("name", value.get("class_path"))), str)
+            and not any(str(key).endswith("filters") for key in value)
+        ):
+            yield value, chain or {}
+            return
+        for key, one in value.items():
+            if key != "task_data_filters":
+                held = value if inside and str(key).endswith("filters") else chain
+                yield from _filter_entries(one, inside or str(key).endswith("filters"), held)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _filter_entries(one, inside, chain)
+
+
+def _note_entry(entry: Mapping[str, Any], chain: Any, source: Source, where: str, at_server: bool) -> None:
+    name = str(entry.get("path", entry.get("name", entry.get("class_path"))))
+    found = find_filter(name)
+    if found is None or found.acts not in ("s1",):
+        source.unknown.append(name)
+        return
+    if not isinstance(arguments := entry.get("args", {}), dict):
+        raise UsageError(f"{where}: {name} has args {arguments!r}; write an object of arguments")
+    one = Found(found, dict(arguments), f"{where}: {name}")
+    if "." in name and not name.startswith("nvflare."):
+        one.ifs.append(f"{name} does what the class of that name in NVFlare does")
+    if at_server:
+        one.fails.append("the filter acts at the server, which receives raw updates")
+    _note_chain(one, chain)
+    source.found.append(one)
+
+
+#: Tasks of NVFlare's own workflows that are not training.
+_OTHER_TASKS = ("validate", "submit_model", "get_weights", "share_config", "end_task")
+
+
+def _note_chain(one: Found, chain: Mapping[str, Any]) -> None:
+    """Adds of which tasks, and in which direction, a chain filters results: names of tasks count as they are."""
+    direction = str(chain.get("direction", "out")).lower()
+    if direction == "in":
+        one.fails.append('direction "in" filters what comes in, and the update goes out')
+    elif direction not in ("out", "inout"):
+        raise UsageError(f"{one.where}: unknown direction {chain['direction']!r}; write in, out or inout")
+    if "tasks" not in chain:
+        return
+    tasks = chain["tasks"]
+    if not (isinstance(tasks, list) and tasks and all(isinstance(task, str) for task in tasks)):
+        raise UsageError(f'{one.where}: tasks {tasks!r} is no list of names, as NVFlare demands; write ["train"]')
+    if "train" in tasks:
+        return
+    said = ", ".join(tasks)
+    if set(tasks) <= set(_OTHER_TASKS):
+        one.fails.append(f"the filter acts on {said} alone: what train returns leaves as it is")
+    else:
+        one.ifs.append(f"clients train in {said} alone: what another task returns leaves as it is")

@@ -7,6 +7,7 @@ Options, presets and configuration files become cells here. Names, types, defaul
 import difflib
 import shlex
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,9 +19,8 @@ import typer
 from harness.attacks import ATTACKS, SUITES, suites
 from harness.base.building import parse_assignments
 from harness.base.devices import choose_device
-from harness.base.errors import UsageError
+from harness.base.errors import UsageError, in_one_line
 from harness.cli.app import DONE, INVALID, app, resumable
-from harness.cli.config import read_options
 from harness.cli.console import display
 from harness.cli.grouping import Grouped
 from harness.cli.options import (
@@ -78,7 +78,7 @@ from harness.reports.pictures import as_chosen
 from harness.reports.success_curves import save_curves
 from harness.reports.table import print_results
 from harness.results import ResultDocument, RunFolder, claimed
-from harness.results.files import Unreadable, sha256
+from harness.results.files import MOST_OF_A_DOCUMENT, Unreadable, read_bytes, sha256
 from harness.training import kept_model, kept_server_state, kept_variates, trained_run, training_options
 
 # Options that are settings of a cell under the same name, and have one value.
@@ -377,3 +377,65 @@ def show(document: ResultDocument, as_json: bool, out: Path) -> None:
         sys.stdout.write(document.model_dump_json(indent=1) + "\n")
     else:
         display(lambda console: print_results(document, console, out))
+
+
+# --------------------------------------------------------------------------------------
+# A file of options, ``--config``: TOML, or YAML 1.2 where its name ends so. Both give the same options.
+
+
+_YAML = (".yaml", ".yml")
+_DEEPEST = 50
+_OPENS = {"SequenceStartEvent": 1, "MappingStartEvent": 1, "SequenceEndEvent": -1, "MappingEndEvent": -1}
+
+
+def read_options(path: Path) -> dict[str, Any]:
+    """The options by their names, as the file has them.
+
+    Raises:
+        UsageError: it cannot be read, or is not what its name says.
+    """
+    yaml = path.suffix.lower() in _YAML
+    kind, example = ("YAML", "attack: [cpl]") if yaml else ("TOML", 'attack = ["cpl"]')
+    try:
+        text = read_bytes(path, MOST_OF_A_DOCUMENT).decode()
+        content = _yaml(text) if yaml else tomllib.loads(text)
+    except Unreadable as problem:
+        raise UsageError(f"{str(path)!r} {problem.reason}; check --config") from problem
+    except (ValueError, RecursionError) as error:  # of its kind, no text, of too many digits, or nested too deeply
+        why = in_one_line(error).partition(": ")[2] or in_one_line(error)
+        raise UsageError(f"{str(path)!r} is not {kind} ({why}); write for example {example}") from error
+    return content
+
+
+def _yaml(text: str) -> dict[str, Any]:
+    """A mapping of YAML 1.2: ``1e-5`` is a number, ``no`` a word.
+
+    Raises:
+        ValueError: it is none; a key twice, an anchor, an alias, a tag, or a directive of another version.
+    """
+    from ruamel.yaml import YAML  # here, since few files are of this kind
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    depth = 0
+    try:
+        for event in YAML(typ="safe", pure=True).parse(text):
+            depth += _OPENS.get(type(event).__name__, 0)
+            if depth > _DEEPEST:  # before the rest is read, which would take minutes
+                raise ValueError("nested too deeply")
+            if getattr(event, "anchor", None) is not None or getattr(event, "tag", None) is not None:
+                raise ValueError(f"line {event.start_mark.line + 1} has an anchor, an alias or a tag; write it out")
+            if getattr(event, "value", None) == "<<":
+                raise ValueError("it has a key << of YAML 1.1; write out what it stands for")
+            if getattr(event, "version", None) not in (None, (1, 2), [1, 2]):
+                raise ValueError("it says to be of another version than 1.2")
+        content = YAML(typ="safe", pure=True).load(text)
+    except MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise ValueError(f"{line}{str(error.problem).splitlines()[0]}") from None
+    except (YAMLError, AssertionError, NotImplementedError) as error:
+        raise ValueError(str(error) or type(error).__name__) from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
+        raise ValueError("it is no list of names, each with a value")
+    return content

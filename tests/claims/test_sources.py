@@ -12,8 +12,8 @@ import pytest
 
 from harness.base.errors import UsageError
 from harness.claims.answers import Facts
+from harness.claims.apps import asked_of
 from harness.claims.documents import Hocon, read_json, read_yaml
-from harness.claims.versions import asked_of
 
 Harness = Callable[..., Any]
 Case = tuple[dict[str, str] | str, str, int, list[str]]

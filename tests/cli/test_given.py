@@ -254,7 +254,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_mistake_is_one_line(
     given: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.given.MOST_EXAMPLES", 1000)
+    monkeypatch.setattr("harness.functions.MOST_EXAMPLES", 1000)
     with pytest.raises(UsageError, match=said) as told:
         harness.evaluate(**{"defense": "none", "victims": 2, "attack": "cpl"} | given)
     assert "\n" not in str(told.value) and not any(tmp_path.iterdir())
