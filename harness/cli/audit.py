@@ -33,7 +33,7 @@ from harness.cli.options import (
 from harness.datasets import data_root as find_data_root
 from harness.defenses import DEFENSES
 from harness.judging.plan import folders_of
-from harness.judging.released import released_models
+from harness.judging.series import released_models
 from harness.results.atomic import require_writable, write_atomic
 from harness.results.environment import environment
 

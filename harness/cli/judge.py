@@ -49,7 +49,7 @@ from harness.judging.federation import federations, names_of
 from harness.judging.judgement import Judgement, Work, checks_without_truth, chosen_kin, judge_captured, stated
 from harness.judging.member_signals import REFERENCES
 from harness.judging.members import final_of_files, finals_of_captures, read_sides
-from harness.judging.membership import judge_members
+from harness.judging.membership import judge_members, judge_sites
 from harness.judging.plan import (
     Line,
     Reading,
@@ -65,7 +65,6 @@ from harness.judging.plan import (
     within_budget,
 )
 from harness.judging.series import SameData, chosen_data, over_rounds
-from harness.judging.sites import judge_sites
 from harness.judging.stage import Kin
 from harness.judging.without_truth import Guess, with_stand_ins
 from harness.parallel.crew import crew, largest_crew, suitable_crew

@@ -23,12 +23,11 @@ from harness.evaluation.scores import Scored
 from harness.experiment import CellSettings
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.judging.beside import WHO, Measured, measured
-from harness.judging.checks import BUFFERS, checks_of
+from harness.judging.checks import BUFFERS, checks_of, fits_loss
 from harness.judging.declared import Group
 from harness.judging.evidence import Check, Evidence, pooled
 from harness.judging.explained import explained
 from harness.judging.federation import CapturedClients
-from harness.judging.loss_checks import fits_loss
 from harness.judging.noise_checks import FACTS, GIVE_SIZE, fits_facts
 from harness.judging.plan import Line
 from harness.judging.stage import CapturedStage, GroupsStage, Kin, SimulatedStage, kin_of

@@ -15,9 +15,8 @@ from harness.judging import judgement
 from harness.judging.capture import read_capture
 from harness.judging.declared import groups_of
 from harness.judging.evidence import Check
-from harness.judging.explained import explained
+from harness.judging.explained import SINGLE, explained, moved_by_rounding
 from harness.judging.federation import federations
-from harness.judging.rounding import SINGLE, moved_by_rounding
 from harness.testing import digits
 
 CLIENTS, EXAMPLES, BATCH = 2, 4, 2

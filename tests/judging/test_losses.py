@@ -19,11 +19,11 @@ from harness.base.errors import UsageError
 from harness.capture import captured
 from harness.capture.losses import kind_of, share_of
 from harness.judging.capture import read_capture
+from harness.judging.checks import NAME
 from harness.judging.declared import groups_of
 from harness.judging.explained import explained
 from harness.judging.federation import federations
 from harness.judging.judgement import checks_without_truth
-from harness.judging.loss_checks import NAME
 from harness.testing import digits
 
 Loss = Callable[[Tensor, Tensor], Tensor]

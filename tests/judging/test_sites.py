@@ -14,7 +14,7 @@ from harness.base.errors import UsageError
 from harness.capture import CaptureRecord, write_capture
 from harness.cli import run
 from harness.judging.capture import Capture, read_capture
-from harness.judging.sites import judge_sites
+from harness.judging.membership import judge_sites
 
 PIXELS, LABELS = load_digits(return_X_y=True)
 SITES, BATCH = ("Bern", "Graz", "Pisa"), 32
