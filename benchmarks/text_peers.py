@@ -37,7 +37,7 @@ from harness.base.randomness import generator
 from harness.base.words import PAD, tokens_of
 from harness.datasets import Dataset, data_root, divide, load_dataset
 from harness.models import RowModel, words_of
-from harness.models.minilm import file_of
+from harness.models.text_transformer import file_of
 from harness.observation import Observation
 from harness.scoring.texts import rouge
 

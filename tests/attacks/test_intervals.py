@@ -13,7 +13,7 @@ from harness.attacks.intervals import as_written, bounds_of
 from harness.base.building import build
 from harness.base.coding import Coding, Largest
 from harness.base.errors import UsageError
-from harness.models.over_rounds import ModelOverRounds
+from harness.evaluation.rounds_seen import ModelOverRounds
 from harness.observation import Clipping, Noise, Observation
 
 VICTIMS, UNIT = 8, -0.05

@@ -23,7 +23,7 @@ from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 from harness.base.words import images_of
 from harness.models.adapters import RANK, adapters
-from harness.models.minilm import _LAYER, MiniLM
+from harness.models.text_transformer import _LAYER, MiniLM
 
 torch.manual_seed(0)
 config = BertConfig(

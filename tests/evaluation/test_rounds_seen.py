@@ -18,10 +18,9 @@ from harness.base.vectors import clip
 from harness.evaluation.observe import Stage
 from harness.evaluation.promised import promised
 from harness.evaluation.report_cell import _coarse, limit_of
-from harness.evaluation.rounds_seen import _apart, combined
+from harness.evaluation.rounds_seen import ModelOverRounds, _apart, combined
 from harness.experiment import cell_settings
 from harness.models import RowModel
-from harness.models.over_rounds import ModelOverRounds
 from harness.observation import Clipping, Noise, NoiseLevel, Observation
 from harness.privacy import GaussianLimit, NoLimit, PureLimit
 from harness.privacy import combined as limits_combined

