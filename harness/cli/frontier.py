@@ -43,8 +43,8 @@ from harness.parallel.units import Job, Shard
 from harness.reports.frontier import print_frontier, save_frontier
 from harness.results import RunFolder, claimed, write_atomic
 from harness.study import FrontierSettings, make_frontier, make_frontier_shard, usual
+from harness.study.climb import BITS, Grid, noise_setting
 from harness.study.runner import Request
-from harness.study.settings import BITS, Grid, noise_setting
 
 _WIDTH = 158
 Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated.")]

@@ -5,8 +5,7 @@ from functools import partial
 
 from harness.papers.batch_norm import running_statistics
 from harness.papers.clients import BayesianClients, GlobalDP, JointLevels
-from harness.papers.costs import AdaptiveClipping, Times
-from harness.papers.dp_scaffold_tables import (
+from harness.papers.dp_scaffold import (
     scaffold_accuracy,
     scaffold_gap,
     scaffold_sampling,
@@ -16,12 +15,10 @@ from harness.papers.epsilons import AverageEpsilons, ScaffoldEpsilons, ScaffoldR
 from harness.papers.fed_acdp import AfterAllRounds, AtEqualAccuracy, ByAccountant, UnderDecay
 from harness.papers.full_accuracy import full_scale
 from harness.papers.grid import Comparison, run_grid
-from harness.papers.judged import judged_verdicts
-from harness.papers.measures import Attacks, Orders
-from harness.papers.secagg import secagg_cifar10, secagg_images, secagg_income
-from harness.papers.secagg_leakage import what_leaks
+from harness.papers.judged import judged_verdicts, judged_withstand
+from harness.papers.measures import AdaptiveClipping, Attacks, Orders, Times
+from harness.papers.secagg import secagg_cifar10, secagg_images, secagg_income, what_leaks
 from harness.papers.tampering import tampering_servers
-from harness.papers.withstand import judged_withstand
 from harness.study.runner import Request
 
 #: Who makes ours of the rows of a file in ``harness/papers/tables``.

@@ -1,6 +1,5 @@
 """How much noise is needed, and what it costs: accuracy, proven epsilon and leakage along a defense's noise."""
 
-from harness.study.climb import make_frontier, make_frontier_shard
-from harness.study.settings import FrontierSettings, usual
+from harness.study.climb import FrontierSettings, make_frontier, make_frontier_shard, usual
 
 __all__ = ["FrontierSettings", "make_frontier", "make_frontier_shard", "usual"]

@@ -10,17 +10,15 @@ from harness.base.building import build
 from harness.base.vectors import Layout
 from harness.defenses import DEFENSES, Cohort, RoundContext
 from harness.federation.taps import Tap
-from harness.testing.clipping_and_noise import (
-    assert_bounds_examples,
-    assert_declares_clipping,
-    assert_declares_cuts,
-    assert_declares_what_is_sent,
-)
 from harness.testing.defenses import (
     CLIENTS,
     FACTS,
     LEARNING_RATE,
+    assert_bounds_examples,
+    assert_declares_clipping,
+    assert_declares_cuts,
     assert_declares_memory_and_plans,
+    assert_declares_what_is_sent,
     assert_empty_places_change_nothing,
     assert_keyed,
     assert_rows_apart,

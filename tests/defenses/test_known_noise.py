@@ -14,7 +14,7 @@ from harness.federation.defense import Defense
 from harness.federation.knowledge import noise_at
 from harness.federation.taps import Tap
 from harness.observation import Noise
-from harness.testing.clipping_and_noise import LAYOUT, LEVEL, SURE, assert_declares_noise, excess, public_context, shown
+from harness.testing.defenses import LAYOUT, LEVEL, SURE, assert_declares_noise, excess, public_context, shown
 
 
 @dataclass(frozen=True)

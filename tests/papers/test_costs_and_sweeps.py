@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.evaluation import Run
-from harness.papers import TABLES, Request, costs, grid
+from harness.papers import TABLES, Request, grid, measures
 from harness.papers import accuracy as module
 from harness.results import RunFolder
 
@@ -18,7 +18,7 @@ def request_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
         monkeypatch.setattr(module, name, value)
     small = {name: replace(one, examples=4 * one.batch_size) for name, one in module.TABLE_2.items()}
     monkeypatch.setattr(module, "TABLE_2", small)
-    monkeypatch.setattr(costs, "QUICK_REPEATS", 1)
+    monkeypatch.setattr(measures, "QUICK_REPEATS", 1)
     return Request(Run(tmp_path, RunFolder(tmp_path)), tmp_path, quick=True, victims=2)
 
 
@@ -38,7 +38,7 @@ def test_times(request_here: Request) -> None:
 @pytest.mark.slow
 def test_adaptive_clipping(request_here: Request, monkeypatch: pytest.MonkeyPatch) -> None:
     # Attacks take their time and have tests of their own.
-    monkeypatch.setattr(costs.AdaptiveClipping, "_resists", lambda self, method: f"{method} 2")
+    monkeypatch.setattr(measures.AdaptiveClipping, "_resists", lambda self, method: f"{method} 2")
     rows = TABLES["table10"](request_here).rows
     assert [row["method"] for row in rows[:4]] == ["non-private", "Quantile", "AdaClip", "Fed-αCDP[σ]"]
     assert rows[3]["resilient"] == "Fed-αCDP[σ] exponential 2"

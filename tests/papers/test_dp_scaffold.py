@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.evaluation import Run
-from harness.papers import TABLES, Request, dp_scaffold, dp_scaffold_tables
+from harness.papers import TABLES, Request, dp_scaffold
 from harness.papers.dp_scaffold import FAMILIES, METHODS, ScaffoldRuns, accounted, affordable, synthetic
 from harness.papers.measured import SeededRuns
 from harness.privacy.scaffold import scaffold_epsilon
@@ -25,8 +25,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAMILIES, "synthetic", SMALL)
     for module, name, value in (
         (dp_scaffold, "QUICK_GRID", (0.1, 1.0)), (dp_scaffold, "QUICK_ROUNDS", 2),
-        (dp_scaffold_tables, "QUICK_ROUNDS", 2), (dp_scaffold_tables, "affordable", lambda *_: 2),
-        (dp_scaffold_tables, "QUICK_SIGMAS", (10.0,)),
+        (dp_scaffold, "FEW_ROUNDS", 2), (dp_scaffold, "affordable", lambda *_: 2),
+        (dp_scaffold, "QUICK_SIGMAS", (10.0,)),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
 
@@ -60,15 +60,15 @@ def test_the_images_settings(family: str, expected: tuple[int, ...]) -> None:
 
 def test_what_is_trained_at_full_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     request = request_for(tmp_path, quick=False)
-    titles = [(one.title, one.steps, len(methods)) for one, methods in dp_scaffold_tables._groups(request)]
+    titles = [(one.title, one.steps, len(methods)) for one, methods in dp_scaffold._groups(request)]
     assert titles == [(f"logistic-{level}-{level}", 50, 10) for level in (0, 1, 5)] + [
         ("logistic-5-5", steps, 4) for steps in (5, 10, 100)
     ]
-    assert [(row["data"], row["verdict"]) for row in dp_scaffold_tables._missing(request)] == [
+    assert [(row["data"], row["verdict"]) for row in dp_scaffold._missing(request)] == [
         ("FEMNIST", "not at hand"), ("MNIST", "not at hand"),
     ]  # fmt: skip
-    monkeypatch.setattr(dp_scaffold_tables, "at_hand", lambda data, root: (data, ""))
-    titles = [one.title for one, _ in dp_scaffold_tables._groups(request)]
+    monkeypatch.setattr(dp_scaffold, "at_hand", lambda data, root: (data, ""))
+    titles = [one.title for one, _ in dp_scaffold._groups(request)]
     assert "FEMNIST, 10% similar" in titles and "MNIST, 100% similar" in titles
 
 
@@ -157,9 +157,9 @@ def test_accuracy_by_algorithm(tmp_path: Path, tiny: None) -> None:
 
 def test_verdicts_follow_the_order() -> None:
     made = {name: SeededRuns((0.5 if "SCAFFOLD" in name else 0.3,), 0.1) for name in METHODS}
-    assert {row["verdict"] for row in dp_scaffold_tables.method_rows(synthetic(), made)} == {"agrees"}
+    assert {row["verdict"] for row in dp_scaffold.method_rows(synthetic(), made)} == {"agrees"}
     made["DP-FedAvg"] = SeededRuns((0.6,), 0.1)
-    wrong = {row["method"] for row in dp_scaffold_tables.method_rows(synthetic(), made) if row["verdict"] == "differs"}
+    wrong = {row["method"] for row in dp_scaffold.method_rows(synthetic(), made) if row["verdict"] == "differs"}
     assert wrong == {"DP-FedAvg", "DP-SCAFFOLD", "DP-SCAFFOLD-warm"}
 
 

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from harness.experiment import CellSettings
-from harness.papers import TABLES, Request, withstand
+from harness.papers import TABLES, Request, judged
 from harness.papers.judged import published
 from harness.results import Bound, Ceiling, CellResult, Control, Lineup, Outcomes, RunFolder
 from harness.scoring import rate_of
@@ -88,8 +88,8 @@ def test_places_are_those_of_the_paper() -> None:
 
 
 def test_a_ladder_ends_where_both_withstand(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ladder = withstand.Ladder("one", "fed_cdp", 0.001)
-    monkeypatch.setattr(withstand, "LADDERS", (ladder,))
+    ladder = judged.Ladder("one", "fed_cdp", 0.001)
+    monkeypatch.setattr(judged, "LADDERS", (ladder,))
     assert list(ladder.rungs(quick=True)) == [0.001, 0.01, 0.1, 1.0, 10.0] and len(list(ladder.rungs(False))) == 9
     request, _ = run(lambda cell: 30 if cell.defense_args["sigma"] < (0.05 if informed(cell) else 0.005) else 0)
     table = TABLES["judged-withstand"](request)
@@ -107,5 +107,5 @@ def test_a_ladder_that_leaks_again_begins_later() -> None:
         (sigma, SimpleNamespace(plain=SimpleNamespace(verdict=verdict)))
         for sigma, verdict in ((1, "leaks"), (2, "inconclusive"), (3, "leaks"), (4, "resilient"), (5, "resilient"))
     ]
-    assert withstand._withstands(rungs, "plain") == 4
-    assert withstand._withstands(rungs[:3], "plain") is None
+    assert judged._withstands(rungs, "plain") == 4
+    assert judged._withstands(rungs[:3], "plain") is None

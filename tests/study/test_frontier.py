@@ -14,8 +14,7 @@ from harness.privacy.views import REPEATABLE
 from harness.reports.frontier import print_frontier, save_frontier
 from harness.results import read_results
 from harness.results.frontier import FrontierDocument, FrontierPoint
-from harness.study.climb import answer
-from harness.study.settings import noise_setting
+from harness.study.climb import answer, noise_setting
 from harness.training import read_training
 
 Harness = Callable[..., Any]

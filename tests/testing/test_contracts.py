@@ -34,7 +34,6 @@ from harness.testing import (
     assert_attack_contract,
     assert_defense_contract,
     attacks,
-    clipping_and_noise,
     defenses,
     digits,
     undefended,
@@ -191,14 +190,14 @@ RIGHT = (
 SHAPES, KEYED, APART = defenses.assert_shapes, defenses.assert_keyed, defenses.assert_rows_apart
 PLACES, MEMORY = defenses.assert_empty_places_change_nothing, defenses.assert_declares_memory_and_plans
 CLIPPING, CUTS, IS_SENT = (
-    clipping_and_noise.assert_declares_clipping, clipping_and_noise.assert_declares_cuts,
-    clipping_and_noise.assert_declares_what_is_sent,
+    defenses.assert_declares_clipping, defenses.assert_declares_cuts,
+    defenses.assert_declares_what_is_sent,
 )  # fmt: skip
-NOISE = clipping_and_noise.assert_declares_noise
+NOISE = defenses.assert_declares_noise
 
 
 def follow_batches_of_one(defense: Defense) -> None:
-    clipping_and_noise.assert_declares_noise(defense, batch=1)
+    defenses.assert_declares_noise(defense, batch=1)
 
 
 @pytest.mark.parametrize(
@@ -251,10 +250,10 @@ def follow_batches_of_one(defense: Defense) -> None:
         ),
         (
             research(cut_by_the_longest_example, at=Point.EXAMPLES, cuts=(4.0, "whole")),
-            clipping_and_noise.assert_bounds_examples, "changes the sum of its batch by 5",
+            defenses.assert_bounds_examples, "changes the sum of its batch by 5",
         ),
         (
-            research(cut_mean, at=Point.STEP, cuts=(4.0, "whole")), clipping_and_noise.assert_bounds_examples,
+            research(cut_mean, at=Point.STEP, cuts=(4.0, "whole")), defenses.assert_bounds_examples,
             "each example has to be clipped by itself",
         ),
     ],

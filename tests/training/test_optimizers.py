@@ -9,7 +9,7 @@ import torch
 from harness.base.errors import UsageError
 from harness.training import TrainFolder, Training, TrainOptions, train, train_settings
 from harness.training.rounds import sample_batches
-from harness.training.server_optimizer import server_optimizer_of
+from harness.training.settings import server_optimizer_of
 
 SETTINGS: dict[str, Any] = {
     "dataset": "cancer", "model": "logistic", "clients": 4, "clients_per_round": 4, "local_steps": 3, "batch_size": 4,
