@@ -13,7 +13,7 @@ from harness.cli.app import DONE, app
 from harness.cli.console import note
 from harness.reports.html import read_runs, without_collecting
 from harness.reports.html.page import BEGINNING
-from harness.reports.html.view import make_view
+from harness.reports.html.site import make_view
 from harness.results import require_own, require_writable, write_atomic
 
 _OF_RUNS = ("results.json", "judged.json", "training.json")

@@ -12,8 +12,7 @@ from harness.base.version import __version__
 from harness.reports import text
 from harness.reports.columns import kinds_of
 from harness.reports.html import commands, wording
-from harness.reports.html.evidence import Tried, not_tried, tried
-from harness.reports.html.facts import facts_of, versions_of
+from harness.reports.html.facts import Tried, facts_of, not_tried, tried, versions_of
 from harness.reports.html.harms import (
     HARMS,
     RECOGNISED,

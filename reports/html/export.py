@@ -14,11 +14,7 @@ from datetime import UTC, datetime
 from harness.base.version import __version__
 from harness.reports import columns, text
 from harness.reports.html import table as tables
-from harness.reports.html.export_bibtex import as_bibtex
-from harness.reports.html.export_crate import as_crate
-from harness.reports.html.export_evals import as_evals
-from harness.reports.html.export_findings import as_junit, as_sarif
-from harness.reports.html.export_registry import as_registry
+from harness.reports.html.export_formats import as_bibtex, as_crate, as_evals, as_junit, as_registry, as_sarif
 from harness.reports.html.facts import digest
 from harness.reports.html.places import Decided, Shown, decided_places, shown_cells
 from harness.reports.html.run_data import RunData

@@ -23,14 +23,13 @@ from harness.reports.html import chart, commands, wording
 from harness.reports.html.chart import Chart
 from harness.reports.html.curves import distribution_chart, success_chart, tau_chart, theorem_chart
 from harness.reports.html.gallery import Gallery, gallery
-from harness.reports.html.matrix import Matrix, matrices
 from harness.reports.html.places import Shown, decided_places, grouped, shown_cells
 from harness.reports.html.run_data import RunData
 from harness.reports.html.table import Table, condensed, folded
 from harness.reports.html.tables import tables_of, unread
 from harness.reports.html.training import utility_chart
 from harness.reports.html.trend import TrendSection, trend_section
-from harness.reports.html.verdict import Overview, verdict
+from harness.reports.html.verdict import Matrix, Overview, matrices, verdict
 
 # What the page is about, in words: which data, which network, whose runs, and when.
 

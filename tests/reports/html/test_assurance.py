@@ -13,7 +13,7 @@ from scipy.stats import norm
 from harness.base.presence import told_apart
 from harness.base.version import __version__
 from harness.cli import run
-from harness.reports.html.evidence import threat_model
+from harness.reports.html.facts import threat_model
 from harness.results import CellResult, Control, Outcomes, ResultDocument, RunFolder, Statement, VictimRecord
 from harness.results.record import PublicData
 from harness.scoring.derived import first_in_lineup, reconstructed

@@ -9,9 +9,8 @@ import pytest
 
 from harness.reports.html import make_page, read_runs
 from harness.reports.html.printed import printed
-from harness.reports.html.site import make_site
+from harness.reports.html.site import make_site, make_view
 from harness.reports.html.table import Head, Table, Value
-from harness.reports.html.view import make_view
 from harness.results.card import Card
 
 pytestmark = pytest.mark.browser

@@ -15,11 +15,10 @@ from harness.federation.taps import Tap
 from harness.reports.html import make_page
 from harness.reports.html.chart import INK, inline
 from harness.reports.html.gallery import gallery
-from harness.reports.html.matrix import Promise, matrices, promise
 from harness.reports.html.places import decided_places, shown_cells
 from harness.reports.html.runs import read_runs
 from harness.reports.html.training import leakage, utility_chart
-from harness.reports.html.verdict import verdict
+from harness.reports.html.verdict import Promise, matrices, promise, verdict
 from harness.reports.html.wording import where
 from harness.reports.pictures import first_rows_box, last_row_boxes
 from harness.results import CellResult, Control, Identified, Outcomes, Statement
