@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.base.errors import UsageError, safe
 from harness.board.reading import is_of
-from harness.evaluation.promised import covers
+from harness.evaluation.report_cell import covers
 from harness.experiment import CellSettings
 from harness.gate.cells import merged
 from harness.own_sources import OWN_NAMES

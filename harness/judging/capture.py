@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from harness.base.building import one_line
+from harness.base.columns import TableColumns
 from harness.base.errors import UsageError
 from harness.base.kinds import IMAGES, ROWS, TEXTS, Kind
 from harness.base.local_optimizer import (
@@ -35,7 +36,6 @@ from harness.base.ranges import Count, CountOrNone, NonNegative, Positive
 from harness.base.weight_groups import groups_of_tensors
 from harness.base.words import BITS, TextShape
 from harness.judging.framework_defenses import Declared
-from harness.judging.tables import TableColumns
 from harness.results.arrays import ENDINGS, MEND, MEND_TRUTH, StoredArrays, other_beside
 from harness.results.atomic import remove_plain, write_atomic
 from harness.results.files import (

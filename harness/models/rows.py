@@ -15,12 +15,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from harness.base.vectors import Layout
 from harness.models.batch_norm import BatchNorm, LayerStatistics, recorded
-from harness.models.chain_gradient import chain_gradient
 from harness.models.changes import is_scaled
 from harness.models.feature_extractor import FeatureExtractor
 from harness.models.imprint import Fronted
 from harness.models.row_operators import with_row_operators
-from harness.models.row_sequence import RowSequence, row_sequence
+from harness.models.row_sequence import RowSequence, chain_gradient, row_sequence
 from harness.models.side_by_side import twice_differentiable_attention
 from harness.models.transformer import torchvision_transformer
 

@@ -12,7 +12,7 @@ from harness.base.errors import UsageError
 from harness.base.progress import counted, within
 from harness.base.ranges import Count, Delta, Positive
 from harness.evaluation import document_of
-from harness.evaluation.promised import covers
+from harness.evaluation.report_cell import covers
 from harness.experiment import CellSettings, usual_defense
 from harness.federation.taps import SURFACES, Tap
 from harness.parallel.processes import in_processes

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.evaluation.promised import covers
+from harness.evaluation.report_cell import covers
 from harness.federation.taps import Tap
 from harness.privacy import GUARANTEES
 from harness.privacy.views import REPEATABLE

@@ -16,8 +16,7 @@ from harness.attacks.intervals import as_written, bounds_of
 from harness.base.errors import UsageError
 from harness.base.vectors import clip
 from harness.evaluation.observe import Stage
-from harness.evaluation.promised import promised
-from harness.evaluation.report_cell import _coarse, limit_of
+from harness.evaluation.report_cell import _coarse, limit_of, promised
 from harness.evaluation.rounds_seen import ModelOverRounds, _apart, combined
 from harness.experiment import cell_settings
 from harness.models import RowModel

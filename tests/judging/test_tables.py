@@ -11,7 +11,7 @@ import torch
 
 from harness.attacks import ATTACKS, run_attack
 from harness.base.building import build
-from harness.base.columns import Columns, Group
+from harness.base.columns import Columns, Group, TableColumns
 from harness.base.errors import UsageError
 from harness.base.kinds import IMAGES, ROWS
 from harness.capture import CaptureRecord, write_capture
@@ -24,7 +24,6 @@ from harness.judging.capture import read_capture
 from harness.judging.declared import cells_of
 from harness.judging.federation import gathered
 from harness.judging.stage import CapturedStage
-from harness.judging.tables import TableColumns
 
 VICTIMS, BATCH = 2, 4
 COLUMNS = Columns(("a", "b"), (Group("g", tuple("uvwxy")), Group("h", tuple("uvwx"), optional=True)))

@@ -6,10 +6,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.base.vectors import Layout
-from harness.models import chain_gradient as module
-from harness.models.chain_gradient import chain_gradient
+from harness.models import row_sequence as module
 from harness.models.row_layers import are_grouped
-from harness.models.row_sequence import RowSequence, row_sequence
+from harness.models.row_sequence import RowSequence, chain_gradient, row_sequence
 from harness.models.rows import ChainedRows
 
 SHAPE, CLASSES = (2, 10, 9), 3
