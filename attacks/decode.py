@@ -3,8 +3,7 @@
 How it is done is ours. The row of a word in the gradient of the table of words is the sum of the rows of its places in
 the gradient of the learned places. Under noise of a known level, the likelihood that a word stood at a place follows
 from that, and what public texts say of words and places is the prior. Where that leaves words about as likely, the
-whole gradient decides, by the likelihood of attack ``identify``. How several texts are taken apart is said in
-:mod:`harness.attacks.mixed_texts`.
+whole gradient decides, by the likelihood of attack ``identify``. How several texts are taken apart is said below.
 """
 
 from dataclasses import dataclass
@@ -14,13 +13,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from harness.attacks import sentences
+from harness.attacks.among import at_once, example_gradients
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.attacker import Reads
 from harness.attacks.identify import Identify
-from harness.attacks.mixed_texts import ROUNDS, STARTS, mixed_texts, require_texts_apart
-from harness.attacks.residual import unread_level
+from harness.attacks.residual import knows_clip, unread_level
 from harness.attacks.token_rows import tables_of
 from harness.base.errors import UsageError
+from harness.base.randomness import generator
 from harness.base.words import PAD, images_of, tokens_of
 from harness.observation import Observation, Tier
 
@@ -181,3 +182,203 @@ def _public(seen: Observation, words: int, places: int) -> tuple[Tensor, Tensor]
     ends = (texts != PAD).sum(1).clamp_min(1) - 1
     ended = ends.bincount(minlength=places).double() + 1 / places
     return ((counts + anywhere) / (counts.sum(0) + 1)).log(), (ended / ended.sum()).log()
+
+
+# --------------------------------------------------------------------------------------
+# Several texts behind a gradient with known noise: how attack ``decode`` takes them apart.
+#
+# How it is done is ours. Each text is first taken for a public one: of a sample, those whose gradients together come
+# nearest. That tells the classes. The gradient of the learned places then tells where each text ends, since the
+# derivatives by the words of one text are nearly alike, and those of others are not. By these derivatives the gradient
+# of the table of words tells which words a text has; their order is mostly left to what public texts say of words,
+# places and neighbours. Each round computes the derivatives anew, of the texts found so far.
+
+
+#: Public texts of all classes that are compared, rounds, and sweeps over all words in each.
+STARTS, ROUNDS, SWEEPS = 96, 4, 3
+# Words whose neighbours are counted, at most; how much less than one word in a text an end counts.
+_COUNTED, _HALF = 4_096, 0.5
+_TINY = 1e-14
+
+
+def require_texts_apart(observation: Observation) -> None:
+    """Raises UsageError: there are no public texts, or each text's share in the gradient cannot be computed."""
+    clipping, several = observation.clipping, f"attack 'decode' on {observation.examples} texts needs"
+    if observation.prior is None or observation.prior.texts is None:
+        raise UsageError(f"{several} public texts; use --prior auto, or --batch-size 1")
+    if clipping is not None and not (knows_clip(observation) and clipping.unit == "example"):
+        raise UsageError(f"{several} clips of single examples with a known bound; use --attack identify")
+    if observation.certainty is not None:
+        raise UsageError(f"{several} gradients that add up; use --optimizer sgd, or --batch-size 1")
+
+
+@dataclass(frozen=True)
+class Language:
+    """Log-probabilities by public texts: of words at places (V, T), and of neighbours.
+
+    Attributes:
+        at: (V, T). index: (V,), the number of a word among those that are counted. after: (U, U), of the second word
+            behind the first.
+    """
+
+    at: Tensor
+    index: Tensor
+    after: Tensor
+
+    @classmethod
+    def of(cls, texts: Tensor, at: Tensor) -> "Language":
+        """Of public texts (N, T)."""
+        often = texts.flatten().bincount(minlength=len(at))[: len(at)]
+        often[PAD] = 0
+        chosen = often.argsort(descending=True, stable=True)[: min(_COUNTED, int((often > 0).sum()))]
+        index = torch.zeros(len(at), dtype=torch.long)
+        index[chosen] = torch.arange(1, len(chosen) + 1)
+        first, second = texts[:, :-1].flatten(), texts[:, 1:].flatten()
+        there = (first != PAD) & (second != PAD)
+        size = len(chosen) + 1
+        pairs = (index[first[there]] * size + index[second[there]]).bincount(minlength=size**2).double().view(size, -1)
+        alone = torch.cat([often.new_ones(1), often[chosen]]).double()
+        return cls(at, index, ((pairs + alone / alone.sum()) / (pairs.sum(1, keepdim=True) + 1)).log())
+
+    def of_texts(self, texts: Tensor) -> Tensor:
+        """Of texts (N, L) without an end: (N,)."""
+        known = self.index[texts]
+        at = self.at[texts, torch.arange(texts.shape[1])].sum(1)
+        return (at + self.after[known[:, :-1], known[:, 1:]].sum(1)) / 2
+
+    def of_word(self, text: Tensor, place: int) -> Tensor:
+        """Of every word (V,) at a place of a text (L,)."""
+        known, total = self.index[text], self.at[:, place].clone()
+        if place:
+            total += self.after[known[place - 1], self.index]
+        if place + 1 < len(text):
+            total += self.after[self.index, known[place + 1]]
+        return total / 2
+
+    def ordered(self, text: Tensor) -> Tensor:
+        """A text (L,) after swaps of two words, each the likeliest one, as long as they make it likelier."""
+        first, second = torch.triu_indices(len(text), len(text), 1)
+        for _ in range(len(text)):
+            swapped = text.repeat(len(first) + 1, 1)
+            rows = torch.arange(1, len(swapped))
+            swapped[rows, first], swapped[rows, second] = text[second], text[first]
+            best = int(self.of_texts(swapped).argmax())
+            if torch.equal(swapped[best], text):
+                break
+            text = swapped[best]
+        return text
+
+
+class Mixture:
+    """One row's gradients of both tables: of words (V, E) and of places (T, E), and those of texts behind it.
+
+    Args:
+        seen: of one row, fit for it (:func:`require_texts_apart`).
+        tables: names of the two.
+        noise: deviation of its noise.
+    """
+
+    def __init__(self, seen: Observation, tables: tuple[str, str], noise: float) -> None:
+        self._seen, self._tables, self._noise = seen, tables, noise
+        self.words, self.places = (part[0] for part in self._parts(seen.target.double()))
+        self._whole = torch.cat([self.words, self.places])
+
+    def _parts(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
+        parts = self._seen.model.layout.split(gradients)
+        words, places = (parts[name].flatten(1, -2).cpu() for name in self._tables)
+        return words, places
+
+    def of(self, texts: Tensor, labels: Tensor) -> Tensor:
+        """What texts (N, T) of classes (N,) would each have in both: (N, V + T, E)."""
+        found = []
+        for some in torch.arange(len(texts)).split(max(2, at_once(self._seen))):
+            made = example_gradients(self._seen, images_of(texts[some]), labels[some], len(some))
+            found.append(torch.cat(self._parts(made), 1).float())
+        return torch.cat(found) / self._seen.examples
+
+    def start(self, pool: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+        """Of public texts (N, T) of classes (N,) those that explain most, one after the other, as many as there are,
+        each then the one of its class that fits best among those that end where it does; and their classes."""
+        made = self.of(pool, classes).flatten(1)
+        target, products = self._whole.flatten().float(), made @ made.T
+        fits, chosen = made @ target, list[int]()
+        for _ in range(self._seen.examples):
+            chosen.append(int((products.diagonal() - 2 * fits).argmin()))
+            fits = fits - products[:, chosen[-1]]
+        found, lengths = torch.tensor(chosen), (pool != PAD).sum(1)
+        ends = self._ends(made[found].unflatten(1, self._whole.shape), lengths[found])
+        texts, labels = pool[found].clone(), classes[found]
+        for one, end in enumerate(ends.tolist()):
+            off = torch.where(classes == labels[one], (lengths - end).abs(), pool.shape[1])
+            others = made[found].sum(0) - made[found[one]]
+            left = products.diagonal() - 2 * (made @ (target - others))
+            found[one] = torch.where(off <= off.min(), left, torch.inf).argmin()
+            texts[one] = pool[found[one]]
+            texts[one, end:] = PAD
+            length = int(lengths[found[one]])
+            texts[one, length:end] = texts[one, length - 1]
+        return texts, labels
+
+    def _ends(self, made: Tensor, lengths: Tensor) -> Tensor:
+        """How many places each text has (n,): the derivatives at a place are a sum of those typical for the texts that
+        are still there."""
+        typical = made[:, len(self.words) :].sum(1) / lengths.clamp_min(1)[:, None]
+        shares = torch.linalg.lstsq(typical.T.double(), self.places.T).solution
+        return (shares.nan_to_num(0.0) - _HALF).clamp(-1, 1).cumsum(1).argmax(1) + 1
+
+    def nearer(self, texts: Tensor, labels: Tensor, language: Language) -> Tensor:
+        """Texts (n, T) whose words explain more, by the derivatives of those that are given."""
+        made, there = self.of(texts, labels).double(), texts != PAD
+        derivatives = made[:, len(self.words) :]
+        missing = self.places - derivatives.sum(0)
+        derivatives = derivatives + (missing / there.sum(0).clamp_min(1)[:, None]) * there[..., None]
+        texts = texts.clone()
+        for _ in range(SWEEPS):
+            left = self.words.index_put((texts[there],), -derivatives[there], accumulate=True)
+            variance = self._variance(left, len(texts[there].unique()))
+            for text, own, length in zip(texts, derivatives, there.sum(1).tolist(), strict=True):
+                for place in range(length):
+                    one, old = own[place], text[place].clone()
+                    left[old] += one
+                    scores = (left @ one - one @ one / 2) / variance + language.of_word(text[:length], place)
+                    scores[PAD] = -torch.inf
+                    text[place] = scores.argmax()
+                    left[text[place]] -= one
+                text[:length] = language.ordered(text[:length])
+        return texts
+
+    def _variance(self, left: Tensor, used: int) -> float:
+        """Of the noise, or of what derivatives that are not yet right leave in the rows of so many words."""
+        rows = left.square().sum(1).topk(max(1, used)).values
+        return max(self._noise**2, float(rows.mean()) / left.shape[1], _TINY)
+
+
+def mixed_texts(seen: Observation, tables: tuple[str, str], noise: float, at: Tensor) -> Tensor:
+    """The texts (n, T) of one row; ``at``: (V, T), log-probabilities of words at places."""
+    places, prior = seen.model.image_shape[-1], seen.prior
+    assert prior is not None and prior.texts is not None  # as required
+    if not bool(seen.target.isfinite().all()):
+        return torch.full((seen.examples, places), PAD)
+    exact = _without_noise(seen)
+    if exact is not None:
+        return exact
+    each = max(1, STARTS // seen.model.classes)
+    pool = torch.cat([prior.drawn(label, each, generator("decode", label)) for label in range(seen.model.classes)])
+    classes, mixture = torch.arange(seen.model.classes).repeat_interleave(each), Mixture(seen, tables, noise)
+    every = tokens_of(prior.texts.unflatten(1, (1, -1, places))).cpu()
+    language = Language.of(every, at)
+    texts, labels = mixture.start(tokens_of(pool.unflatten(1, (1, -1, places))).cpu(), classes)
+    for _ in range(ROUNDS):
+        before, texts = texts, mixture.nearer(texts, labels, language)
+        if torch.equal(before, texts):
+            break
+    return texts
+
+
+def _without_noise(seen: Observation) -> Tensor | None:
+    """All texts as attack ``span`` reads them, which only next to no noise leaves; else None."""
+    try:
+        texts = sentences.of_row(seen, 0)
+    except UsageError:  # attention stands elsewhere in this network
+        return None
+    return texts if bool((texts != PAD).any(1).all()) else None

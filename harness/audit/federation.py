@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from harness.audit.canaries import Canaries, Dealt, ExamplesAndCanaries, PlayedExamples, deal
+from harness.audit.planted import Canaries, Dealt, ExamplesAndCanaries, PlayedExamples, deal
 from harness.audit.settings import AuditSettings
 from harness.base.randomness import Stream, poisson_sample
 from harness.base.vectors import Layout

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.audit.canaries import PlayedExamples, RealGradients, audit_lower_bound, coins, make_canaries
 from harness.audit.federation import AuditedFederation, ClientAudit, ExampleAudit, SumAudit
+from harness.audit.planted import PlayedExamples, RealGradients, audit_lower_bound, coins, make_canaries
 from harness.audit.settings import AuditSettings, Unit
 from harness.base.devices import compute_on
 from harness.base.errors import UsageError

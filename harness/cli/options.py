@@ -220,7 +220,7 @@ def with_pictures_as(command: Command) -> Command:
 
 def _require_output(output: Path, as_json: bool) -> None:
     """Before anything is computed. Raises UsageError where no table will be printed, or nothing can be written."""
-    from harness.reports.html.printed import ENDINGS
+    from harness.reports.html.page import ENDINGS
     from harness.results import require_writable
 
     if as_json:
@@ -232,7 +232,7 @@ def _require_output(output: Path, as_json: bool) -> None:
 
 def _write_output(output: Path, command: str, copied: "Sequence[Printed]") -> None:
     from harness.cli.console import note
-    from harness.reports.html.printed import printed
+    from harness.reports.html.page import printed
     from harness.reports.html.table import Head, Table, Value
     from harness.results import write_atomic
 

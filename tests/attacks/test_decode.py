@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks import run_attack
-from harness.attacks.decode import Decode, together
-from harness.attacks.mixed_texts import Language, Mixture
+from harness.attacks.decode import Decode, Language, Mixture, together
 from harness.attacks.span import Span
 from harness.attacks.token_rows import TokenRows
 from harness.base.errors import UsageError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from harness.audit.canaries import audit_lower_bound, audit_p_value
+from harness.audit.planted import audit_lower_bound, audit_p_value
 from harness.base.errors import UsageError
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.audit.canaries import LARGE, ExamplesAndCanaries, coins, make_canaries
+from harness.audit.planted import LARGE, ExamplesAndCanaries, coins, make_canaries
 from harness.base.errors import UsageError
 from harness.base.randomness import Stream, generator, poisson_sample
 from harness.base.vectors import Layout

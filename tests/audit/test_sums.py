@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.audit import AuditResult, audit_settings
-from harness.audit.canaries import deal
+from harness.audit.planted import deal
 from harness.audit.run import claim_of
 from harness.base import limits
 from harness.base.errors import UsageError

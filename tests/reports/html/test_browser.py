@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.reports.html import make_page, read_runs
-from harness.reports.html.printed import printed
+from harness.reports.html.page import printed
 from harness.reports.html.site import make_site, make_view
 from harness.reports.html.table import Head, Table, Value
 from harness.results.card import Card

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from harness.federation.taps import Tap
 from harness.reports.html import make_page
 from harness.reports.html.chart import INK, inline
-from harness.reports.html.gallery import gallery
+from harness.reports.html.figures import gallery
 from harness.reports.html.places import decided_places, shown_cells
 from harness.reports.html.runs import read_runs
 from harness.reports.html.training import leakage, utility_chart
@@ -134,7 +134,7 @@ def test_surfaces_that_show_the_same_share_a_picture(tmp_path: Path, a_cell: Cal
 def test_the_gallery_keeps_to_its_budget_and_says_so(
     tmp_path: Path, a_cell: Callable, a_run: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.reports.html.gallery._MOST_PICTURES", 2)
+    monkeypatch.setattr("harness.reports.html.figures._MOST_PICTURES", 2)
     runs = read_runs([a_run(tmp_path, [a_cell(f"defense{number}") for number in range(5)])])
     made = gallery(decided_places(runs), shown_cells(runs))
     assert len(made.pictures) == 2 and len(made.pairs) == 5

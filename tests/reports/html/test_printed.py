@@ -4,7 +4,7 @@ import io
 
 import pandas
 
-from harness.reports.html.printed import printed
+from harness.reports.html.page import printed
 from harness.reports.html.table import Head, Table, Value
 
 HEADS = ("attack", "success [95%]", "epsilon", "victims", "p", "note")

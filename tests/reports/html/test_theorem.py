@@ -8,7 +8,7 @@ import pytest
 
 from harness.reports.html.cell_tables import cell_table
 from harness.reports.html.chart import lines
-from harness.reports.html.curves import theorem_chart
+from harness.reports.html.figures import theorem_chart
 from harness.reports.html.places import Shown, shown_cells
 from harness.reports.html.runs import read_runs
 from harness.results import Bound, Ceiling, CellResult, Rate
