@@ -6,16 +6,13 @@ Nothing is downloaded unless asked (``fetch_dataset``), and nothing from outside
 from harness.datasets import (  # noqa: F401  (imported so that they register)
     acs_income,
     adult,
-    cancer,
     cifar10,
-    digits,
-    emnist,
-    lfw,
     logistic,
     mnist,
     notes,
     retina,
     samples,
+    scikit_learn,
 )
 from harness.datasets.catalogue import DATASETS, DatasetStatus, dataset_status, default_model, fetch_dataset
 from harness.datasets.load import Victims, data_root, dataset_name, load_dataset, select_victims

@@ -25,9 +25,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from harness.base.errors import in_one_line
 from harness.base.layers import digest_of_layers, drops_out, drops_within
 from harness.base.normalising import name_of_scaling
-from harness.capture.batches import Loader, batches_of, loader_of
 from harness.capture.losses import MEND, Clips, facts_of_losses, kind_of, seen_of, weights_beside
-from harness.capture.optimizers import Steps, parameters_of
+from harness.capture.optimizers import Loader, Steps, batches_of, loader_of, parameters_of
 from harness.capture.passes import (
     BEYOND,
     NEARLY,

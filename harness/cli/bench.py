@@ -10,9 +10,8 @@ from harness.base.devices import choose_device
 from harness.base.errors import UsageError
 from harness.base.limits import require_memory
 from harness.base.progress import counted
-from harness.bench.attack import bench_attack
 from harness.bench.engines import bench_network
-from harness.bench.secagg import bench_secagg, table
+from harness.bench.measurements import bench_attack, bench_secagg, table
 from harness.cli.app import DONE, app
 from harness.cli.options import ChunkOption, DataRootOption, DeviceOption, JsonOption, numbers, split_lists
 from harness.datasets import DATASETS

@@ -40,7 +40,7 @@ from harness.defenses import DEFENSES
 from harness.evaluation import Run
 from harness.experiment import taps_of
 from harness.parallel.units import Job, Shard
-from harness.reports.frontier import print_frontier, save_frontier
+from harness.reports.noise_ladders import print_frontier, save_frontier
 from harness.results import RunFolder, claimed, write_atomic
 from harness.study import FrontierSettings, make_frontier, make_frontier_shard, usual
 from harness.study.climb import BITS, Grid, noise_setting

@@ -139,7 +139,7 @@ class CaptureRecord(BaseModel):
         clip_grad_norm: C, down to which each step's gradient was scaled.
         groups: of weights with a learning rate or a weight decay of their own; others have the optimizer's.
         state: of the optimizer at the start: ``new``, or ``carried`` over from an earlier round: what that left is
-            taken away where it is known (``harness/judging/carried.py``).
+            taken away where it is known (``harness/judging/parts.py``).
         computed_in: what autocast made the network compute in, where that is coarser than float32; rounding that nobody
             can play again then hides what the truth does not explain.
         dtype: of the numbers that were sent, where it is coarser than float32.

@@ -23,15 +23,17 @@ from harness.datasets.record import build_dataset
 from harness.defenses import DEFENSES
 from harness.federation.taps import Tap
 from harness.judging.capture import FACTS, Capture, CaptureRecord
-from harness.judging.carried import Earlier, earlier_of, without_earlier
 from harness.judging.framework_defenses import Declared, draws_batches, is_known, translated
 from harness.judging.parts import (
+    Earlier,
+    earlier_of,
     fitted_arrays,
     fixed_values,
     foreign_layout,
     foreign_values,
     frozen_names,
     trained_network,
+    without_earlier,
 )
 from harness.judging.texts import true_texts, words_of_captures
 from harness.models.batch_norm import Buffers, RunningStatistics, trained_layers

@@ -9,9 +9,16 @@ import math
 import pytest
 import torch
 
-from harness.base import device_noise
-from harness.base.device_noise import laplace_rows_on, normal_rows_on, uniform_rows_on
-from harness.base.randomness import digest, laplace_rows, normal_rows, uniform_rows
+from harness.base import randomness
+from harness.base.randomness import (
+    digest,
+    laplace_rows,
+    laplace_rows_on,
+    normal_rows,
+    normal_rows_on,
+    uniform_rows,
+    uniform_rows_on,
+)
 
 LAWS = {
     "normal": (normal_rows, normal_rows_on), "laplace": (laplace_rows, laplace_rows_on),
@@ -31,8 +38,8 @@ def test_blocks_are_those_of_the_standard() -> None:
         (zeros[1:] + b"\x01", 1, "2452eb3a 9249f8ec 8d829d9b ddd4ceb1 e8252083 60818b01 f38422b8 5aaa49c9"
                                  " bb00ca8e da3ba7b4 c4b592d1 fdf2732f 4436274e 2561b3c8 ebdd4aa6 a0136c00"),
     ):  # fmt: skip
-        state = device_noise._state([key], CPU)
-        made = device_noise._chacha(state, torch.tensor([counter], dtype=torch.int32))[:, 0]
+        state = randomness._state([key], CPU)
+        made = randomness._chacha(state, torch.tensor([counter], dtype=torch.int32))[:, 0]
         assert [f"{word & 0xFFFFFFFF:08x}" for word in made.tolist()] == words.split()
 
 
@@ -41,7 +48,7 @@ def test_blocks_are_those_of_the_standard() -> None:
 @pytest.mark.parametrize("at_once", [1 << 12, 1 << 24])
 def test_the_bits_are_those_of_the_cpu(monkeypatch: pytest.MonkeyPatch, law: str, size: int, at_once: int) -> None:
     """In whatever parts words are made, tails (about one in 131,072) included."""
-    monkeypatch.setattr(device_noise, "_MOST", at_once)
+    monkeypatch.setattr(randomness, "_MOST", at_once)
     keys = [("noise", 0, client, 3, "step") for client in range(3)]
     ours, theirs = LAWS[law]
     made = theirs([digest(*key) for key in keys], size, CPU)

@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from scipy import stats
 from scipy.special import ndtri
 
-from harness.base.normals import tail_logarithm, tail_quantile
 from harness.base.randomness import (
     Stream,
     digest,
@@ -23,6 +22,8 @@ from harness.base.randomness import (
     normal_rows,
     normals,
     poisson_sample,
+    tail_logarithm,
+    tail_quantile,
     uniform_rows,
 )
 from harness.secagg import numbers

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-import harness.bench.attack as bench
+import harness.bench.measurements as bench
 
 
 def figures(folder: Path, attack: str, seconds: float, victims: int = 2, growth: int = 1024) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torchvision
 
 from harness.base.errors import UsageError
 from harness.datasets import fetch_dataset, load_dataset
-from harness.datasets.emnist import CHARACTERS
+from harness.datasets.mnist import CHARACTERS
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 28, 28), dtype=np.uint8)
 LABELS = np.array([0, 10, 46, 36, 9, 1], dtype=np.uint8)

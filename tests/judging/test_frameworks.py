@@ -27,7 +27,7 @@ from harness.attacks.suites import members as members_of
 from harness.base.errors import UsageError
 from harness.cli import run
 from harness.judging.capture import read_capture
-from harness.judging.carried import earlier_of
+from harness.judging.parts import earlier_of
 
 pytestmark = pytest.mark.slow
 CLIENTS = 4

@@ -1,6 +1,6 @@
 """The benchmark counts every client's bytes, and an aggregation that aborts is a row, not the end."""
 
-from harness.bench.secagg import bench_secagg, table
+from harness.bench.measurements import bench_secagg, table
 
 
 def test_a_row_per_number_of_clients_and_graph() -> None:

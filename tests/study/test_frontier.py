@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from harness.privacy.views import REPEATABLE
-from harness.reports.frontier import print_frontier, save_frontier
+from harness.reports.noise_ladders import print_frontier, save_frontier
 from harness.results import read_results
 from harness.results.frontier import FrontierDocument, FrontierPoint
 from harness.study.climb import answer, noise_setting
