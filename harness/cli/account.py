@@ -35,6 +35,23 @@ _TOLD = (
 )
 _ITS_OWN = ("training", "direction", "delta", "as_json")
 
+_Delta = Annotated[float | None, typer.Option(help="In (0, 1); by default 1e-5, or that of the training run.")]
+_Accountant = Annotated[list[str] | None, typer.Option(help="base, advanced, zcdp, rdp, pld; comma-separated, or all.")]
+_Layers = Annotated[int, typer.Option(max=MOST_COUNT, help="Tensors clipped each to the bound: sigma / sqrt(layers).")]
+_Clients = Annotated[
+    int, typer.Option(max=MOST_COUNT, help="Clients of whom only the noisy sum is observed: sigma * sqrt(clients).")
+]
+_SigmaSchedule = Annotated[
+    str | None, typer.Option(help="linear, staircase, exponential, cyclic, linear:sigma ..., or a file of sigmas.")
+]
+_TargetEpsilon = Annotated[
+    float | None, typer.Option(help="Compute the steps that it allows; without --sigma, the sigma that it needs.")
+]
+_Training = Annotated[
+    Path | None, typer.Option(help="Folder of a run trained with --bayesian: its Bayesian epsilons (BDP, not DP).")
+]
+_Direction = Annotated[str | None, typer.Option(help="Of --training: max (the paper's) or L; both by default.")]
+
 
 @app.command("account", cls=Grouped)
 @with_output
@@ -43,43 +60,27 @@ def account_command(
     sigma: Annotated[float | None, typer.Option(help="Noise std over the clipping bound, on the sum.")] = None,
     sampling_rate: Annotated[float | None, typer.Option(help="Share of the units in a step, in (0, 1].")] = None,
     steps: Annotated[int | None, typer.Option(max=MOST_STEPS, help="Noisy releases in all.")] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="In (0, 1); by default 1e-5, or that of the training run.")
-    ] = None,
-    accountant: Annotated[
-        list[str] | None, typer.Option(help="base, advanced, zcdp, rdp, pld; comma-separated, or all.")
-    ] = None,
+    delta: _Delta = None,
+    accountant: _Accountant = None,
     conversion: Annotated[str | None, typer.Option(help="Of rdp: mironov or improved; both by default.")] = None,
     orders: Annotated[str | None, typer.Option(help="Of rdp: paper or dense.")] = None,
     formula: Annotated[str | None, typer.Option(help="Of advanced: drv, kov or optimal.")] = None,
     e0: Annotated[str | None, typer.Option(help="Of base and advanced: exact, or rounded as printed.")] = None,
     sampler: Annotated[str | None, typer.Option(help="poisson, without-replacement or none.")] = None,
     adjacency: Annotated[str | None, typer.Option(help="add/remove, or replace (twice the sensitivity).")] = None,
-    layers: Annotated[
-        int, typer.Option(max=MOST_COUNT, help="Tensors clipped each to the bound: sigma / sqrt(layers).")
-    ] = 1,
-    clients: Annotated[
-        int, typer.Option(max=MOST_COUNT, help="Clients of whom only the noisy sum is observed: sigma * sqrt(clients).")
-    ] = 1,
+    layers: _Layers = 1,
+    clients: _Clients = 1,
     mechanism: Annotated[str, typer.Option(help="gaussian, or skellam: integers in a ring (rdp).")] = "gaussian",
     bits: Annotated[int, typer.Option(help="Of the ring of skellam.")] = 32,
     dimensions: Annotated[int, typer.Option(max=10**12, help="Length of the vectors of skellam.")] = 10_000,
-    sigma_schedule: Annotated[
-        str | None, typer.Option(help="linear, staircase, exponential, cyclic, linear:sigma ..., or a file of sigmas.")
-    ] = None,
+    sigma_schedule: _SigmaSchedule = None,
     sigma_end: Annotated[float | None, typer.Option(help="End of a schedule on sigma (4.85).")] = None,
     rounds: Annotated[int | None, typer.Option(max=MOST_STEPS, help="Rounds of the schedule (100).")] = None,
-    target_epsilon: Annotated[
-        float | None, typer.Option(help="Compute the steps that it allows; without --sigma, the sigma that it needs.")
-    ] = None,
+    target_epsilon: _TargetEpsilon = None,
     stop: Annotated[str, typer.Option(help="filter: last round within the target; paper: first beyond it.")] = "filter",
     epsilon: Annotated[float | None, typer.Option(help="Fix epsilon and compute delta.")] = None,
-    training: Annotated[
-        Path | None, typer.Option(help="Folder of a run trained with --bayesian: its Bayesian epsilons (BDP, not DP).")
-    ] = None,
-    direction: Annotated[
-        str | None, typer.Option(help="Of --training: max (the paper's) or L; both by default.")
-    ] = None,
+    training: _Training = None,
+    direction: _Direction = None,
     exact: Annotated[bool, typer.Option("--exact", help="No rounding of thousands of sigmas in rdp (slower).")] = False,
     as_json: JsonOption = False,
 ) -> int:

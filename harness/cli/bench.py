@@ -22,31 +22,39 @@ bench_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measu
 app.add_typer(bench_app, name="bench")
 
 
+_Dataset = Annotated[
+    list[str] | None, typer.Option(help="Comma-separated (mnist-sample,cifar10-sample; with --model the latter).")
+]
+_Model = Annotated[
+    str | None, typer.Option(help="Time an iteration on this network instead: engine, plain loop, arithmetic.")
+]
+_BatchSize = Annotated[
+    int | None, typer.Option(min=1, help="With --model: images per victim (1; 4 under BatchNorm in training mode).")
+]
+_Growth = Annotated[
+    int, typer.Option(min=0, max=1024, help="Also time 1, 4, 16 ... victims, up to this number; not with --model.")
+]
+_Minutes = Annotated[
+    float,
+    typer.Option(min=0.1, max=10_000, help="Time limit for all datasets; the rest is left out. Not with --model."),
+]
+_Jobs = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="Parallel processes for the victims (as many as evaluate uses).")
+]
+
+
 @bench_app.command("attack")
 def attack_command(
-    dataset: Annotated[
-        list[str] | None, typer.Option(help="Comma-separated (mnist-sample,cifar10-sample; with --model the latter).")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Time an iteration on this network instead: engine, plain loop, arithmetic.")
-    ] = None,
+    dataset: _Dataset = None,
+    model: _Model = None,
     attack: Annotated[str | None, typer.Option(help="Which attack (cpl; with --model inverting_gradients).")] = None,
     victims: Annotated[int | None, typer.Option(min=1, help="Victims for both engines (64; with --model 2).")] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="With --model: images per victim (1; 4 under BatchNorm in training mode).")
-    ] = None,
+    batch_size: _BatchSize = None,
     iterations: Annotated[int, typer.Option(min=1, max=1_000_000, help="With --model: iterations in a turn.")] = 3,
     chunk: ChunkOption = 128,
-    growth: Annotated[
-        int, typer.Option(min=0, max=1024, help="Also time 1, 4, 16 ... victims, up to this number; not with --model.")
-    ] = 16,
-    minutes: Annotated[
-        float,
-        typer.Option(min=0.1, max=10_000, help="Time limit for all datasets; the rest is left out. Not with --model."),
-    ] = 4.0,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Parallel processes for the victims (as many as evaluate uses).")
-    ] = None,
+    growth: _Growth = 16,
+    minutes: _Minutes = 4.0,
+    jobs: _Jobs = None,
     device: DeviceOption = "auto",
     data_root: DataRootOption = None,
     as_json: JsonOption = False,

@@ -42,26 +42,38 @@ def _word(name: str, about: str) -> Any:
     return typer.Option(callback=_among(*_WORDS[name]), autocompletion=among(_WORDS[name]), help=about)
 
 
+_Sources = Annotated[
+    list[str] | None,
+    typer.Argument(help="Configurations (.toml, .py, .json, .conf, .yaml), or names such as flower:LocalDpMod."),
+]
+_Defense = Annotated[
+    list[str] | None, typer.Option(help="A name, as among the sources; repeated.", autocompletion=among(()))
+]
+_Arg = Annotated[
+    list[str] | None, typer.Option("--arg", "--defense-arg", help="key=value, an argument of the filter; repeated.")
+]
+_Weights = Annotated[str | None, typer.Option(help="How the mean weighs clients: equal, private or public:100,200.")]
+_Model = Annotated[
+    str | None,
+    typer.Option(help="Size of an update by a name, such as resnet18 or lenet.", autocompletion=among(())),
+]
+_FailOn = Annotated[
+    str,
+    _word("fail_on", "claim: exit code 1 if a claim is exceeded or has no proof. none: never."),
+]
+
+
 @app.command("claims", cls=Grouped)
 @with_output
 def claims_command(
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(help="Configurations (.toml, .py, .json, .conf, .yaml), or names such as flower:LocalDpMod."),
-    ] = None,
-    defense: Annotated[
-        list[str] | None, typer.Option(help="A name, as among the sources; repeated.", autocompletion=among(()))
-    ] = None,
-    arg: Annotated[
-        list[str] | None, typer.Option("--arg", "--defense-arg", help="key=value, an argument of the filter; repeated.")
-    ] = None,
+    sources: _Sources = None,
+    defense: _Defense = None,
+    arg: _Arg = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds; from the source, else 1.")] = None,
     clients: Annotated[int | None, typer.Option(help="Clients of the federation.")] = None,
     per_round: Annotated[int | None, typer.Option(help="Clients that take part in a round.")] = None,
     participations: Annotated[int | None, typer.Option(help="Rounds that one client takes part in (all).")] = None,
-    weights: Annotated[
-        str | None, typer.Option(help="How the mean weighs clients: equal, private or public:100,200.")
-    ] = None,
+    weights: _Weights = None,
     examples: Annotated[int | None, typer.Option(help="Examples of one client.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Of one client's training.")] = None,
     local_epochs: Annotated[int | None, typer.Option(help="In every round (1).")] = None,
@@ -69,10 +81,7 @@ def claims_command(
     drop_last: Annotated[bool, typer.Option("--drop-last", help="The loader drops a smaller last batch.")] = False,
     optimizer: Annotated[str | None, _word("optimizer", "Of clients: sgd, momentum or adam.")] = None,
     server_optimizer: Annotated[str | None, typer.Option(help="FedAvg, FedAdam, FedYogi, FedAvgM, ...")] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Size of an update by a name, such as resnet18 or lenet.", autocompletion=among(())),
-    ] = None,
+    model: _Model = None,
     parameters: Annotated[int | None, typer.Option(help="Numbers of an update, buffers among them.")] = None,
     scalars: Annotated[int | None, typer.Option(help="Arrays of an update without a dimension.")] = None,
     buffers: Annotated[str | None, _word("buffers", "Of the model: none, float or int.")] = None,
@@ -80,10 +89,7 @@ def claims_command(
     unit: Annotated[str | None, _word("unit", "Show client or example; both by default.")] = None,
     relation: Annotated[str | None, _word("relation", "Show replace, zero-out or add-remove; all by default.")] = None,
     framework_version: Annotated[str | None, typer.Option(help="Such as 2.7.2; the newest known by default.")] = None,
-    fail_on: Annotated[
-        str,
-        _word("fail_on", "claim: exit code 1 if a claim is exceeded or has no proof. none: never."),
-    ] = "claim",
+    fail_on: _FailOn = "claim",
     as_json: JsonOption = False,
 ) -> int:
     """Print what filters of Flower, NVFlare, Opacus and others claim, beside the epsilon that is proven.

@@ -257,6 +257,11 @@ def _file(name: str, path: str | Path | None) -> dict[str, str]:
 
 
 Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated; every combination is a cell.")]
+_Adversary = Annotated[
+    str | None, typer.Option(help="honest, or tampering: the server sends weights of its own making.")
+]
+_Tap = Annotated[list[str] | None, typer.Option(help="A tap instead of a surface; see harness list surfaces.")]
+_Training = Annotated[Path | None, typer.Option(help="Folder of a harness train run: its model, defense, data.")]
 
 
 @app.command("evaluate", cls=Grouped)
@@ -268,21 +273,15 @@ def evaluate_command(
     context: typer.Context,
     defense: Names = None,
     attack: Names = None,
-    adversary: Annotated[
-        str | None, typer.Option(help="honest, or tampering: the server sends weights of its own making.")
-    ] = None,
+    adversary: _Adversary = None,
     dataset: Names = None,
     model: Names = None,
     train_only: TrainOnlyOption = None,
     adapter_rank: AdapterRankOption = None,
     surface: SurfaceOption = None,
-    tap: Annotated[
-        list[str] | None, typer.Option(help="A tap instead of a surface; see harness list surfaces.")
-    ] = None,
+    tap: _Tap = None,
     seed: PooledSeedOption = None,
-    training: Annotated[
-        Path | None, typer.Option(help="Folder of a harness train run: its model, defense, data.")
-    ] = None,
+    training: _Training = None,
     defense_arg: AssignmentsOption = None,
     attack_arg: AssignmentsOption = None,
     preset: Annotated[str | None, typer.Option(help="A named set of options; see harness list presets.")] = None,
@@ -325,19 +324,36 @@ def evaluate_command(
         command = without(context.find_root().obj, ("--shard", "--out"), ("--resume", "--json"))
         with resumable():
             return _show_shard(make_shard(cells, job, part, command), part, as_json, out)
-    with resumable(), claimed(out):
-        folder = RunFolder(out) if resume else RunFolder(out).anew()
-        if cluster or (jobs > 1 and not is_one_group(cells, settles)):
-            document = _spread(cells, replace(job, since=folder.since), jobs, cluster, cluster_arg)
-        else:
-            own_draw = partial(draw, folder) if draw else None
-            with crew(min(jobs, largest_crew(cells)), threads, cells) as everyone:
-                run = Run(root, folder, chunk, resume, own_draw, stage=stage, engine=everyone.attack, settles=settles)
-                document = evaluate(cells, run)
-        if pictures:
-            save_curves(folder.pictures, document.cells)
+    document = _evaluated(cells, job, jobs, resume, stage, cluster, cluster_arg)
     show(document, as_json, out)
     return DONE if document.valid else INVALID
+
+
+def _evaluated(
+    cells: list[CellSettings], job: Job, jobs: int, resume: bool, stage: Stage, cluster: str | None,
+    cluster_arg: list[str] | None,
+) -> ResultDocument:  # fmt: skip
+    """Evaluates the whole run into its folder: on a cluster, in processes, or cell by cell."""
+    with resumable(), claimed(job.out):
+        folder = RunFolder(job.out) if resume else RunFolder(job.out).anew()
+        if cluster or (jobs > 1 and not is_one_group(cells, job.settles)):
+            document = _spread(cells, replace(job, since=folder.since), jobs, cluster, cluster_arg)
+        else:
+            document = _cell_by_cell(cells, job, jobs, folder, resume, stage)
+        if job.draw:
+            save_curves(folder.pictures, document.cells)
+    return document
+
+
+def _cell_by_cell(
+    cells: list[CellSettings], job: Job, jobs: int, folder: RunFolder, resume: bool, stage: Stage
+) -> ResultDocument:
+    """The victims of an attack are shared out to the processes."""
+    draw = partial(job.draw, folder) if job.draw else None
+    with crew(min(jobs, largest_crew(cells)), job.threads, cells) as everyone:
+        engine = everyone.attack
+        run = Run(job.data_root, folder, job.chunk, resume, draw, stage=stage, engine=engine, settles=job.settles)
+        return evaluate(cells, run)
 
 
 def _whole(grids: Sequence[Mapping[str, Any]]) -> bool:

@@ -78,6 +78,56 @@ from harness.results.atomic import tell_replaced
 _WITHOUT_PRIOR = {"images": ("cpl",), "text": ("token_rows", "span")}
 _COLOURS = {"holds": "green", "violated": "red", "more than declared": "yellow", "cannot tell": "yellow"}
 
+_Prior = Annotated[str | None, typer.Option(help="Data of the same kind that no client holds: a dataset, or FILE.npz.")]
+_Attack = Annotated[
+    list[str] | None,
+    typer.Option(help="Comma-separated or repeated (auto with --prior; else cpl, of texts token_rows and span)."),
+]
+_UpdateModel = Annotated[
+    str,
+    typer.Option(help="Of several local steps: avg, path or unroll.", autocompletion=among(("avg", "path", "unroll"))),
+]
+_RoundsSeen = Annotated[
+    int,
+    typer.Option(callback=at_least_one, help="Rounds that an attacker has of each client."),
+]
+_SameData = Annotated[
+    str,
+    typer.Option(
+        help="With --rounds-seen. batch: the same examples in each round; client: others of the client's.",
+        autocompletion=among(("batch", "client")),
+    ),
+]
+_Chunk = Annotated[
+    int, typer.Option(callback=at_least_one, help="Most clients attacked together; fewer if memory is short.")
+]
+_ChecksOnly = Annotated[
+    bool,
+    typer.Option("--checks-only", help="Check only whether the declared defense is on: seconds, no attack, no prior."),
+]
+_Plan = Annotated[
+    bool, typer.Option("--plan", help="Attack nothing: print what would be read, which attacks run, and how long.")
+]
+_Budget = Annotated[str | None, typer.Option(help="Time that this may take, such as 90s, 10m or 2h: what fits runs.")]
+_Members = Annotated[
+    Path | None,
+    typer.Option(help="An .npz file of examples in the training: how well the models tell them. No attack."),
+]
+_NonMembers = Annotated[
+    Path | None, typer.Option(help="With --members: examples of the same data that were not in the training.")
+]
+_Weights = Annotated[
+    Path | None,
+    typer.Option(help="With --members: the final weights, last after the models of two captured rounds or more."),
+]
+_References = Annotated[
+    int, typer.Option(help="With --members: reference models, trained on halves of the non-members.")
+]
+_Sites = Annotated[
+    bool,
+    typer.Option("--sites", help="Test whether updates of several rounds tell which client sent them. No attack."),
+]
+
 
 @app.command("judge", cls=Grouped)
 @with_output
@@ -86,70 +136,27 @@ _COLOURS = {"holds": "green", "violated": "red", "more than declared": "yellow",
 def judge_command(
     captures: Annotated[list[Path] | None, typer.Argument(help="Folders of captures, one per client.")] = None,
     truth: Annotated[Path | None, typer.Option(help="An .npz file of one capture's true images and labels.")] = None,
-    prior: Annotated[
-        str | None, typer.Option(help="Data of the same kind that no client holds: a dataset, or FILE.npz.")
-    ] = None,
-    attack: Annotated[
-        list[str] | None,
-        typer.Option(help="Comma-separated or repeated (auto with --prior; else cpl, of texts token_rows and span)."),
-    ] = None,
-    update_model: Annotated[
-        str,
-        typer.Option(
-            help="Of several local steps: avg, path or unroll.", autocompletion=among(("avg", "path", "unroll"))
-        ),
-    ] = "unroll",
-    rounds_seen: Annotated[
-        int,
-        typer.Option(callback=at_least_one, help="Rounds that an attacker has of each client."),
-    ] = 1,
-    same_data: Annotated[
-        str,
-        typer.Option(
-            help="With --rounds-seen. batch: the same examples in each round; client: others of the client's.",
-            autocompletion=among(("batch", "client")),
-        ),
-    ] = "batch",
+    prior: _Prior = None,
+    attack: _Attack = None,
+    update_model: _UpdateModel = "unroll",
+    rounds_seen: _RoundsSeen = 1,
+    same_data: _SameData = "batch",
     device: DeviceOption = "auto",
-    chunk: Annotated[
-        int, typer.Option(callback=at_least_one, help="Most clients attacked together; fewer if memory is short.")
-    ] = 128,
+    chunk: _Chunk = 128,
     out: OutOption = Path("runs"),
     data_root: DataRootOption = None,
     resume: ResumeOption = False,
     jobs: JobsOption = None,
     threads: ThreadsOption = None,
-    checks_only: Annotated[
-        bool,
-        typer.Option(
-            "--checks-only", help="Check only whether the declared defense is on: seconds, no attack, no prior."
-        ),
-    ] = False,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Attack nothing: print what would be read, which attacks run, and how long.")
-    ] = False,
-    budget: Annotated[
-        str | None, typer.Option(help="Time that this may take, such as 90s, 10m or 2h: what fits runs.")
-    ] = None,
-    members: Annotated[
-        Path | None,
-        typer.Option(help="An .npz file of examples in the training: how well the models tell them. No attack."),
-    ] = None,
-    non_members: Annotated[
-        Path | None, typer.Option(help="With --members: examples of the same data that were not in the training.")
-    ] = None,
+    checks_only: _ChecksOnly = False,
+    plan: _Plan = False,
+    budget: _Budget = None,
+    members: _Members = None,
+    non_members: _NonMembers = None,
     model: Annotated[str | None, typer.Option(help="With --members and no captures: the network.")] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(help="With --members: the final weights, last after the models of two captured rounds or more."),
-    ] = None,
-    references: Annotated[
-        int, typer.Option(help="With --members: reference models, trained on halves of the non-members.")
-    ] = REFERENCES,
-    sites: Annotated[
-        bool,
-        typer.Option("--sites", help="Test whether updates of several rounds tell which client sent them. No attack."),
-    ] = False,
+    weights: _Weights = None,
+    references: _References = REFERENCES,
+    sites: _Sites = False,
     as_json: JsonOption = False,
 ) -> int:
     """Test what leaks from captured updates, and whether the declared defense is on."""
@@ -185,25 +192,7 @@ def judge_command(
     if plan:
         readings, found = readings_of(captures, truth)
         return _planned(readings, partial(asked.lines, found, jobs, threads) if found else list, as_json)
-    groups, kin = asked.groups([read_capture(path, truth) for path in captures])
-    jobs, threads = _jobs_of(groups, jobs, threads)
-    shares = asked.shares(groups, kin, jobs) if most else []
-    groups = within_budget(groups, shares) if shares else groups
-    cells = [cell for group in groups for cell in group.cells]
-    folder = RunFolder(out)
-    drawn = partial(save_cell_picture, folder), partial(draw_guess, folder, kin)
-    with resumable(), claimed(out), within(), crew(jobs, threads, cells) as everyone:
-        work = Work(root, folder, chunk, resume, most, lines_of(shares), *drawn, everyone.attack)
-        judgement = judge_captured(groups, kin, work)
-        record = json.dumps(judgement.record(), indent=1)
-        if not resume and (out / "judged.json").exists():
-            tell_replaced(out)
-        write_atomic(out / "judged.json", record.encode())
-    if as_json:
-        sys.stdout.write(record + "\n")
-    else:
-        display(lambda console: _print(judgement, out, console))
-    return DONE if judgement.valid else INVALID
+    return _judged(asked, [read_capture(path, truth) for path in captures], jobs, threads, out, resume, as_json)
 
 
 def _require_none(mode: str, given: Mapping[str, object]) -> None:
@@ -246,6 +235,32 @@ class Asked:
         """The same in words, for who only plans."""
         groups, kin = self.groups(found)
         return lines_of(self.shares(groups, kin, _jobs_of(groups, jobs, threads)[0]))
+
+
+def _judged(
+    asked: Asked, captured: Sequence[Capture], jobs: int | None, threads: int | None, out: Path, resume: bool,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Attacks the captured clients, writes what is found to the folder, and prints it."""
+    groups, kin = asked.groups(captured)
+    jobs, threads = _jobs_of(groups, jobs, threads)
+    shares = asked.shares(groups, kin, jobs) if asked.most else []
+    groups = within_budget(groups, shares) if shares else groups
+    cells = [cell for group in groups for cell in group.cells]
+    folder = RunFolder(out)
+    drawn = partial(save_cell_picture, folder), partial(draw_guess, folder, kin)
+    with resumable(), claimed(out), within(), crew(jobs, threads, cells) as everyone:
+        work = Work(asked.root, folder, asked.chunk, resume, asked.most, lines_of(shares), *drawn, everyone.attack)
+        judgement = judge_captured(groups, kin, work)
+        record = json.dumps(judgement.record(), indent=1)
+        if not resume and (out / "judged.json").exists():
+            tell_replaced(out)
+        write_atomic(out / "judged.json", record.encode())
+    if as_json:
+        sys.stdout.write(record + "\n")
+    else:
+        display(lambda console: _print(judgement, out, console))
+    return DONE if judgement.valid else INVALID
 
 
 def judge_membership(

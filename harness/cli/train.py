@@ -39,6 +39,18 @@ from harness.training.rounds import chunks_of
 
 _SETTINGS = [name for name in TrainSettings.model_fields if name not in ("defense_args", "seed", "device")]
 
+_Keep = Annotated[list[str] | None, typer.Option("--keep-rounds", help="Rounds whose model is kept, as 0,10,20.")]
+_Bayesian = Annotated[
+    bool, typer.Option("--bayesian", help="Keep the norms of every round, for Bayesian accounting (BDP, not DP).")
+]
+_Seed = Annotated[
+    int | None,
+    typer.Option(help=f"{TrainSettings.model_fields['seed'].description} By default these take a secret key."),
+]
+_Jobs = Annotated[
+    int | None, typer.Option(help="Parallel processes for the clients of a round, each with its own data (1).")
+]
+
 
 @app.command("train", cls=Grouped)
 @with_output
@@ -49,21 +61,12 @@ def train_command(
     defense_arg: AssignmentsOption = None,
     train_only: TrainOnlyOption = None,
     adapter_rank: AdapterRankOption = None,
-    keep: Annotated[
-        list[str] | None, typer.Option("--keep-rounds", help="Rounds whose model is kept, as 0,10,20.")
-    ] = None,
-    bayesian: Annotated[
-        bool, typer.Option("--bayesian", help="Keep the norms of every round, for Bayesian accounting (BDP, not DP).")
-    ] = False,
-    seed: Annotated[
-        int | None,
-        typer.Option(help=f"{TrainSettings.model_fields['seed'].description} By default these take a secret key."),
-    ] = None,
+    keep: _Keep = None,
+    bayesian: _Bayesian = False,
+    seed: _Seed = None,
     evaluate_every: Annotated[int, typer.Option(help="Rounds between two measurements of accuracy.")] = 1,
     chunk: Annotated[int, typer.Option(help="Clients trained together; bounds memory, changes no number.")] = 25,
-    jobs: Annotated[
-        int | None, typer.Option(help="Parallel processes for the clients of a round, each with its own data (1).")
-    ] = None,
+    jobs: _Jobs = None,
     threads: ThreadsOption = None,
     device: DeviceOption = "auto",
     out: Annotated[Path, typer.Option(help="Folder for checkpoint, kept models and training.json.")] = Path("training"),
