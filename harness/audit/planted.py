@@ -11,6 +11,7 @@ below, which takes no law of the scores for granted.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -123,6 +124,9 @@ class Planted:
         if self.epsilon is not None:
             said = "refuted: less noise is on than that takes" if self.refuted else "consistent with it"
             lines.append(f"stated: epsilon {self.epsilon:g}, {said}")
+            design = self.canaries, self.guesses, self.delta, self.confidence
+            if powerless := cannot_refute(self.epsilon, *design):
+                lines.append(powerless)
         return lines
 
     def record(self) -> dict[str, Any]:
@@ -396,3 +400,18 @@ def audit_lower_bound(
         small = audit_p_value(middle, canaries, guesses, correct, delta) < 1 - confidence
         refuted, open_ = (middle, open_) if small else (refuted, middle)
     return refuted
+
+
+def cannot_refute(stated: float, canaries: int, guesses: int, delta: float, confidence: float) -> str | None:
+    """Why not even right guesses, half of them *in*, would refute a stated epsilon, and how many would; None where so
+    many can."""
+
+    def proven(count: int) -> float:
+        return audit_lower_bound(canaries, count // 2, count // 2, count // 2 * 2, delta, confidence)
+
+    if not math.isfinite(stated) or (most := proven(guesses)) > stated:
+        return None
+    counts = range(guesses // 2 * 2 + 2, canaries + 1, 2)
+    enough = bisect_right(counts, stated, key=proven)
+    advice = f"at least --guesses {counts[enough]}, or more --canaries" if enough < len(counts) else "more --canaries"
+    return f"{guesses} right guesses would prove {most:.2f}, so that {stated:.3g} cannot be refuted; take {advice}"

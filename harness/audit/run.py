@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.audit.federation import AuditedFederation, ClientAudit, ExampleAudit, SumAudit
-from harness.audit.planted import PlayedExamples, RealGradients, audit_lower_bound, coins, make_canaries
+from harness.audit.planted import PlayedExamples, RealGradients, audit_lower_bound, cannot_refute, coins, make_canaries
 from harness.audit.settings import AuditSettings, Unit
 from harness.base.devices import compute_on
 from harness.base.errors import UsageError
@@ -167,13 +167,16 @@ def audit_result(settings: AuditSettings, claim: Claim, scores: Tensor, included
     correct, half = guess(scores, included, settings.guesses), settings.guesses // 2
     bound = audit_lower_bound(settings.canaries, half, half, correct, settings.delta, settings.confidence)
     statement, rate = claim.statement, settings.rate(claim.unit)
+    stated = min((one for one in (statement.epsilon, claim.claimed) if one is not None), default=None)
+    design = settings.canaries, settings.guesses, settings.delta, settings.confidence
+    powerless = None if stated is None else cannot_refute(stated, *design)
     return AuditResult(
         settings.defense, settings.defense_args, settings.noise_scale, settings.design, claim.unit, statement.view,
         _SIDES.get(statement.adjacency or "", _REMOVED), "none" if rate == 1 else "poisson", rate,
         settings.cohort(claim.unit).clients_per_round, settings.colluders, settings.rounds, settings.steps,
         settings.seed, settings.canaries, settings.guesses,
         correct, settings.delta, settings.confidence, bound, statement.epsilon, claim.claimed, statement.guarantee,
-        claim.verdict(bound), "; ".join(filter(None, [claim.note, statement.notes])),
+        claim.verdict(bound), "; ".join(filter(None, [powerless, claim.note, statement.notes])),
     )  # fmt: skip
 
 

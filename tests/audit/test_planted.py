@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,14 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from harness.audit.planted import Planted, audit_released, canary_mod, direction
+from harness.audit.planted import (
+    Planted,
+    audit_lower_bound,
+    audit_released,
+    canary_mod,
+    cannot_refute,
+    direction,
+)
 from harness.base.errors import UsageError
 from harness.capture import CaptureRecord, write_capture
 from harness.cli import run
@@ -193,5 +201,23 @@ def test_clients_that_begin_with_different_models_are_of_no_one_job(
 
 
 def test_words_of_a_bound() -> None:
-    found = Planted(4, 100, 20, 12, 0.1, 1e-5, 0.95, 3.0)
-    assert found.lines()[-1] == "stated: epsilon 3, consistent with it"
+    found = Planted(4, 100, 20, 12, 0.1, 1e-5, 0.95, 1.5)
+    assert found.lines()[-1] == "stated: epsilon 1.5, consistent with it"
+    weak = replace(found, epsilon=3.0).lines()
+    assert weak[-2] == "stated: epsilon 3, consistent with it"
+    assert weak[-1] == (
+        "20 right guesses would prove 1.82, so that 3 cannot be refuted; take at least --guesses 62, or more --canaries"
+    )
+
+
+@pytest.mark.parametrize("stated", [0.5, 1.8, 1.9, 3.0, 3.4, 3.6, math.inf])
+def test_guesses_that_can_refute_nothing_are_told(stated: float) -> None:
+    """The advice is the least even number of guesses that, all right, prove more than what is stated."""
+    most = {count: audit_lower_bound(100, count // 2, count // 2, count, 1e-5) for count in range(2, 101, 2)}
+    said = cannot_refute(stated, 100, 20, 1e-5, 0.95)
+    if most[20] > stated or math.isinf(stated):
+        assert said is None
+        return
+    enough = [count for count, bound in most.items() if bound > stated]
+    advice = f"at least --guesses {enough[0]}, or more --canaries" if enough else "more --canaries"
+    assert said is not None and said.endswith(f"cannot be refuted; take {advice}")
