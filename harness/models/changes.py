@@ -174,7 +174,7 @@ def split_name(name: str) -> tuple[str, list[Callable[[nn.Module], nn.Module]]]:
             continue
         if change not in CHANGES and not _ONLY.fullmatch(change) and not _ADAPTERS.fullmatch(change):
             near = difflib.get_close_matches(change, CHANGES, n=1)
-            hint = f"did you mean {own}+{near[0]}?" if near else f"known: {', '.join(CHANGES)}"
+            hint = f"did you mean {own}+{near[0]}?" if near else f"known: {', '.join([*CHANGES, *PATTERNS])}"
             raise UsageError(f"model {name!r}: unknown change {change!r}; {hint}")
     return own, [_change(change) for change in named]
 

@@ -110,7 +110,7 @@ def test_distances_are_those_of_plain_loops(facts: dict[str, Any], victims: Vict
 def test_inner_products_tell_as_much(
     clipping: Clipping | None, victims: Victims, digits: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of large networks in strong noise, where nothing but products is computed; never in weak noise, nor of rounds."""
+    """Of large networks in strong noise of one level, where nothing but products is computed; and nowhere else."""
     images, labels = candidates_of(digits)
     quiet = victims(ROWS, weights=None, clipping=clipping)
     noisy = replace(quiet, target=quiet.target + drawn(quiet.target.shape), noise=Noise("gaussian", 1.0))

@@ -17,6 +17,7 @@ from harness.attacks.objectives import (
     l2,
     l2_scale_free,
     observed_only,
+    row_lengths,
     total_variation,
 )  # fmt: skip
 from harness.base.vectors import LONG, group_products, group_sums, inner_products
@@ -240,3 +241,12 @@ def test_a_gaussian_distance_is_that_of_autograd(numbers: int, each: bool) -> No
         torch.autograd.grad((weights * loss).sum(), one) for loss, one in zip((made, known), candidates, strict=True)
     )
     assert torch.allclose(slope, known_slope, rtol=1e-6, atol=0) and slope[0].any() and not slope[2].any()
+
+
+@pytest.mark.parametrize("numbers", [5, LONG + 3])
+def test_lengths_of_rows_are_summed_in_double_precision(numbers: int) -> None:
+    rows = torch.randn(3, numbers, generator=torch.Generator().manual_seed(0)) * torch.tensor([[1e3], [1.0], [0.0]])
+    torch.testing.assert_close(row_lengths(rows), rows.double().norm(dim=1), rtol=1e-13, atol=0)
+    leaf = rows.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(row_lengths(leaf).sum(), leaf)
+    assert slope.isfinite().all() and not slope[2].any()  # a row of zeros, too
