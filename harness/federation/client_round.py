@@ -60,13 +60,13 @@ def train_locally(
     Raises:
         UsageError: the defense reads a network, and the gradients come from none.
     """
-    weights = defense.received(weights, context)
+    weights, examples_at = defense.received(weights, context), _examples(gradients, defense)
     total = path = moved = weights.new_zeros(weights.shape, dtype=precision)  # none is changed in place
     memory = Remembered()
     for step in range(steps):
         now = context.at_step(step)
         here = weights if step == 0 else (weights + moved).to(weights.dtype)
-        direction = _stepped(gradients, here, defense, now, recorders).to(precision)
+        direction = _stepped(examples_at, here, defense, now, recorders).to(precision)
         total = total + direction
         if not optimizer.is_plain:
             made_of_it, memory = optimizer.direction(direction, here.to(precision), memory)
@@ -84,30 +84,36 @@ def first_step(
 
     Args and errors are those of :func:`train_locally`.
     """
-    _stepped(gradients, defense.received(weights, context), defense, context.at_step(0), recorders)
+    weights = defense.received(weights, context)
+    _stepped(_examples(gradients, defense), weights, defense, context.at_step(0), recorders)
+
+
+_Examples = Callable[[Tensor, RoundContext], tuple[ExampleGradients, RoundContext]]
 
 
 def _stepped(
-    gradients: GradientSource, weights: Tensor, defense: Defense, context: RoundContext, recorders: Sequence[Recorder]
+    examples_at: _Examples, weights: Tensor, defense: Defense, context: RoundContext, recorders: Sequence[Recorder]
 ) -> Tensor:
     """The direction (N, P) of a local step at these weights, which recorders have seen."""
-    examples, now = _examples(gradients, weights, defense, context)
+    examples, now = examples_at(weights, context)
     made = defense.client_step(examples, now)
     for recorder in recorders:
         recorder.step(examples, made, now)
     return made.step
 
 
-def _examples(
-    gradients: GradientSource, weights: Tensor, defense: Defense, context: RoundContext
-) -> tuple[ExampleGradients, RoundContext]:
+def _examples(gradients: GradientSource, defense: Defense) -> _Examples:
     """The example gradients of a step at weights (N, P), and the context in which operations may read their batch."""
     if not defense.needs_network:
-        return gradients(context.local_step, weights), context
+        return lambda weights, context: (gradients(context.local_step, weights), context)
     if not isinstance(gradients, NetworkGradients):
         raise UsageError("the defense reads the network that clients train, which is not available here; use evaluate")
-    batch = defense.inputs(gradients.batch(context.local_step, weights), context)
-    return gradients.gradients(batch), replace(context, batch=batch)
+
+    def examples_at(weights: Tensor, context: RoundContext) -> tuple[ExampleGradients, RoundContext]:
+        batch = defense.inputs(gradients.batch(context.local_step, weights), context)
+        return gradients.gradients(batch), replace(context, batch=batch)
+
+    return examples_at
 
 
 def send(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -65,6 +66,7 @@ class RoundContext:
         scope: name of this defense within a stack.
         batch: the network and the examples of a local step, for operations that ask for them.
         step_sizes: (L,) examples in each local step; empty where all are as many as the cohort's batches.
+        plans: a defense's operations by cohort, made once for all steps of a round.
     """
 
     round: int
@@ -82,6 +84,7 @@ class RoundContext:
     clients: tuple[int, ...] = ()
     batch: NetworkBatch | None = None
     step_sizes: tuple[int, ...] = ()
+    plans: dict[Cohort, tuple[object, Any]] = field(default_factory=dict, repr=False, compare=False)
 
     def at_step(self, step: int) -> "RoundContext":
         """Return the same place in a local step, counted from 0."""

@@ -140,7 +140,10 @@ class Defense:
 
     def _at(self, context: RoundContext, *points: Point) -> Iterator[tuple[Operation, RoundContext]]:
         """The operations at some points, in the order of the round, each with its own part of memory and streams."""
-        flow = self.flow(context.cohort)
+        planned, flow = context.plans.get(context.cohort, (None, []))
+        if planned is not self:
+            flow = self.flow(context.cohort)
+            context.plans[context.cohort] = self, flow
         for point in points:
             for name, one in flow:
                 if one.at is point and one.acts:
