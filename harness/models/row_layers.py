@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from harness.models.batch_norm import in_evaluation_mode
 from harness.models.bilinear import Context, multiply
-from harness.models.row_operators import Size, images_of, is_plain_convolution, zero_padding
+from harness.models.row_operators import Size, is_plain_convolution, zero_padding
 
 Border = tuple[int, int, int, int]
 
@@ -202,15 +202,20 @@ class RowELU(nn.ELU):
 # convolutions themselves.
 
 _BACKWARD = torch.ops.aten.convolution_backward
+_FEW = 4  # channels
 
 
 def are_grouped(values: Tensor) -> bool:
     """Whether rows' convolutions are one grouped convolution, rather than patches times kernels.
 
     For 32-bit floats on a CPU with AVX-512, where oneDNN's kernels for groups are the faster ones. Without AVX-512 they
-    are no faster, and which of them computes a row depends on how many rows there are: its last bits would too.
+    are no faster, and which of them computes a row depends on how many rows there are: its last bits would too. For the
+    few channels of pictures they take up to three times as long.
+
+    Args:
+        values: (..., C, H, W), of which type, device and channels are looked at.
     """
-    single = values.device.type == "cpu" and values.dtype == torch.float32
+    single = values.device.type == "cpu" and values.dtype == torch.float32 and values.shape[-3] > _FEW
     return single and torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
@@ -239,9 +244,6 @@ class GroupedRows:
         return _by_row(outputs, rows)
 
     def by_values(self, outer: Tensor, values: Tensor, kernels: Tensor) -> Tensor:
-        if values.shape[2] == 1:  # the library is slow for a single channel
-            columns = kernels.flatten(2).mT[:, None] @ outer.flatten(3)
-            return images_of(columns, values.shape[-2:], kernels.shape[-2:], self.padding, self.stride)
         return _by_row(self._backward(outer, values, kernels, wanted=0), len(kernels))
 
     def by_kernels(self, outer: Tensor, values: Tensor, kernels: Tensor) -> Tensor:

@@ -65,11 +65,12 @@ def test_a_row_does_not_depend_on_the_others(layer: nn.Conv2d, examples: int) ->
         assert all(torch.equal(left, right[some]) for left, right in zip(alone, every, strict=True))
 
 
-def test_other_numbers_than_32_bit_floats_take_patches() -> None:
-    assert not are_grouped(torch.zeros(1, dtype=torch.float64))
+def test_other_numbers_than_32_bit_floats_and_pictures_take_patches() -> None:
+    assert not are_grouped(torch.zeros(8, 1, 1, dtype=torch.float64))
+    assert not are_grouped(torch.zeros(3, 1, 1))
 
 
 def test_processors_without_avx_512_take_patches(monkeypatch: pytest.MonkeyPatch) -> None:
     for capability, grouped_there in [("AVX2", False), ("DEFAULT", False), ("AVX512", True)]:
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda capability=capability: capability)
-        assert are_grouped(torch.zeros(1)) == (grouped_there and torch.backends.mkldnn.is_available())
+        assert are_grouped(torch.zeros(8, 1, 1)) == (grouped_there and torch.backends.mkldnn.is_available())
