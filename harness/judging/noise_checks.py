@@ -201,6 +201,14 @@ def noise_checks(evidence: Evidence) -> list[Check]:
     ]
 
 
+def noise_alone(evidence: Evidence) -> Check | None:
+    """The first violated check of noise that holds for any data, where what was sent is little else than noise; None
+    where none is."""
+    enough = enough_noise(evidence)
+    checks = enough, shape(evidence, enough), _anew(evidence)
+    return next((check for check in checks if check.outcome == "violated"), None)
+
+
 def drawn_levels(evidence: Evidence) -> tuple[float, ...]:
     """What the declared level is multiplied by at least and at most, where ``batch_size`` is the size of a Poisson
     batch and the noise that of the expected one; () where the batch is not known to be drawn."""
@@ -218,7 +226,7 @@ def _noise_checks(evidence: Evidence) -> list[Check]:
     bound = _bound(evidence)
     if bound.outcome == "violated" and more.outcome == "more than declared":
         bound = Check(BOUND, "cannot tell", "there is more noise than declared, behind which the clip is not seen")
-    enough = _enough(evidence, names, weaker, found)
+    enough = enough_noise(evidence, (names, weaker, found))
     return [bound, enough, more, shape(evidence, enough), _anew(evidence), _unrounded(evidence)]
 
 
@@ -269,8 +277,14 @@ def _of_drawn_batch(evidence: Evidence, norms: np.ndarray, sizes: np.ndarray, ti
     return Check(BOUND, "cannot tell", f"{said}, as those of a larger Poisson batch are: {GIVE_SIZE}", p_value)
 
 
-def _enough(evidence: Evidence, names: list[str], weaker: np.ndarray, found: np.ndarray) -> Check:
-    """Whether there is as much noise on every tensor as declared, whatever the signal."""
+def enough_noise(evidence: Evidence, hidden: tuple[list[str], np.ndarray, np.ndarray] | None = None) -> Check:
+    """Whether there is as much noise on every tensor as declared, whatever the signal.
+
+    Args:
+        hidden: the names, p-values of weaker noise and deviations of ``no_signal``.
+    """
+    none = np.empty((evidence.captured.clients, 0))
+    names, weaker, found = hidden or ([], none, none)
     level, unit = evidence.level, evidence.unit
     if evidence.noise is None:
         return Check(ENOUGH, "cannot tell", "no noise is declared")

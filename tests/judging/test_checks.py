@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from federation_cases import run_case, suite_cases, summary
+from federation_cases import Client, run_case, suite_cases, summary
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout
 from harness.capture import CaptureRecord
@@ -23,6 +23,7 @@ from harness.judging.declared import cells_of
 from harness.judging.evidence import Check, Evidence, ranks_of
 from harness.judging.explained import explained
 from harness.judging.federation import gathered
+from harness.judging.framework_defenses import Declared
 from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE, crowded, distance, fits_facts, noise_beyond, tailless
 
 Federation = Callable[..., list[Path]]
@@ -57,6 +58,22 @@ def test_weight_decay_that_nobody_declared_is_seen_and_not_accused(tmp_path: Pat
     checks = {check.name: check for check in run_case(CASES["weight decay under weak noise"], tmp_path)}
     explained = checks["the truth explains what was sent"]
     assert explained.outcome == "cannot tell" and "weight decay" in explained.detail
+
+
+HIDDEN_BY_SIGNAL = {
+    "the last bias left out in all": {"clients": 1},
+    "the same noise in all clients": {"declared": Declared(name="fed_cdp", settings={"clip": 4, "sigma": 0.01}),
+                                      "really": Client(clip=4.0, deviation=0.04, draws="shared"), "model": "logistic"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("about", HIDDEN_BY_SIGNAL)
+def test_noise_that_is_missing_under_a_signal_is_seen_with_the_truth(about: str, tmp_path: Path) -> None:
+    case = replace(CASES[about], **HIDDEN_BY_SIGNAL[about])
+    without = {check.name: check.outcome for check in run_case(case, tmp_path, truth=False)}
+    explained = run_case(case, tmp_path)[-1]
+    assert "violated" not in without.values(), without
+    assert explained.outcome == "violated" and "without what the truth gives" in explained.detail, explained
 
 
 @pytest.mark.slow
