@@ -478,8 +478,8 @@ def _counts_others(counted: Buffers, record: CaptureRecord) -> bool:
         others = moved[(moved != batches)]
         if name.rpartition(".")[2] == "num_batches_tracked" and len(others):
             sys.stderr.write(
-                f"harness: {name} counts {float(others[0]):g} batches, and the steps took {batches}: running statistics "
-                "are of others too, and are not read; call eval() for passes that are no training\n"
+                f"harness: {name} counts {float(others[0]):g} batches, and the steps took {batches}: running "
+                "statistics are of others too, and are not read; call eval() for passes that are no training\n"
             )
             return True
     return False
