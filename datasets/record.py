@@ -165,7 +165,10 @@ def _scaled(file: DataFile, images: np.ndarray) -> np.ndarray:
             "scale float images to [0, 1], or save 0 to 255 as uint8",
         )
     if 0 < images.max() <= _ALMOST_BLACK:
-        raise file.wrong(f"has image values from {images.min():g} to {images.max():g}, which is almost black", "divide bytes by 255 once")
+        raise file.wrong(
+            f"has image values from {images.min():g} to {images.max():g}, which is almost black",
+            "divide bytes by 255 once",
+        )
     return np.array(images, dtype=np.float32, order="C")
 
 

@@ -7,6 +7,7 @@ the client's data are, and so do those where a layer carries no signal. Bonferro
 a check's error below ``LEVEL``.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -369,6 +370,37 @@ def _anew(evidence: Evidence) -> Check:
         ANEW, "violated", f"{pairs[int(p_values.argmin())]} differ by less than independent noise: it is off, weaker, "
         "or the same draw", p_value,
     )  # fmt: skip
+
+
+def anew_among(groups: Sequence[tuple[str, Evidence]]) -> Check | None:
+    """The violation where two clients or rounds of different groups share their noise; None where none are seen to.
+
+    Noise is compared in units of its own level, which groups may have different ones of.
+
+    Args:
+        groups: the words for each, and its clients.
+    """
+    known = [(words, one) for words, one in groups if one.level]
+    known = [(words, one) for words, one in known if one.layout.shapes == known[0][1].layout.shapes]
+    labels = [f"client {row + 1} of {words}" for words, one in known for row in range(len(one.sent))]
+    place = torch.tensor([number for number, (_, one) in enumerate(known) for _ in range(len(one.sent))])
+    pairs = torch.tril_indices(len(place), len(place), -1)
+    pairs = pairs[:, place[pairs[0]] != place[pairs[1]]]
+    if not pairs.shape[1]:
+        return None
+    grain = torch.cat([one.captured.grain.double() / (one.level or 1) for _, one in known])[pairs].sum(0).numpy()
+    p_values = []
+    for parts in zip(*([values / (one.level or 1) for values in one.tensors()] for _, one in known), strict=True):
+        values = torch.cat(parts)
+        apart = torch.cdist(values, values, compute_mode="donot_use_mm_for_euclid_dist")[pairs[0], pairs[1]].numpy()
+        size = values.shape[1]
+        p_values.append(chi2.cdf((apart + grain * size**0.5) ** 2 / 2, size))
+    # What each group says of itself has a share of the chance too.
+    if (p_value := min(1.0, 2 * bonferroni(np.stack(p_values)))) >= LEVEL:
+        return None
+    one, two = pairs[:, int(np.stack(p_values).min(0).argmin())].tolist()
+    said = f"{labels[two]} and {labels[one]} differ by less than independent noise: it is off, weaker, or the same draw"
+    return Check(ANEW, "violated", said, p_value)
 
 
 def _unrounded(evidence: Evidence) -> Check:

@@ -40,7 +40,7 @@ CASES = {case.about: case for case in suite_cases()}
 QUICK = (
     "a batch", "weak noise", "shared noise on a grid", "pruned, then noise", "noise off, where it would be weak",
     "biases left out", "the last bias left out in all", "the same noise in all rounds",
-    "the same noise in all tensors", "no clip",
+    "the same noise in all tensors", "the same noise in clients of two sizes", "batches of two sizes", "no clip",
     "clipped per tensor, not as a whole", "Laplace noise of the same level", "uniform noise of the same level",
     "rounded behind its noise, and not declared",
     "statistics of BatchNorm sent raw", "an array without a dimension", "noise on statistics of BatchNorm too",
