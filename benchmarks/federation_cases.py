@@ -400,6 +400,8 @@ def _honest() -> list[Case]:
         Case("pruned, then noise", _pruned_then_noise()),
         Case("convolutions", _cdp(), Client(clip=1.0, deviation=6.0, batch=2), model="lenet"),
         Case("few coordinates", _named("dssgd", share=0.05)),
+        Case("signs of numbers", _named("paper:signSGD"), batch=4),
+        Case("two bits for a number", _named("quantization", bits=2), batch=4),
         Case("nothing declared", _named("none"), Client(batch=3, steps=2)),
         Case("nothing declared, in half precision", _named("none"), Client(batch=2), sent_as="half"),
         Case("momentum, one step", _named("none"), Client(batch=2, momentum=0.9)),

@@ -128,6 +128,8 @@ def fits_facts(evidence: Evidence) -> Check | None:
     defense, settings = evidence.defense, evidence.settings
     if evidence.noise is not None or defense.sparse_at(settings.tap) or defense.sums_securely:
         return None
+    if not defense.keeps_rank_at(settings.tap):  # such as signs of numbers
+        return None
     shapes, worst, found = dict(zip(evidence.layout.names, evidence.layout.shapes, strict=True)), 0.0, None
     for name, values in zip(evidence.layout.names, evidence.tensors(), strict=True):
         rank, shape = evidence.ranks.get(name), shapes[name]

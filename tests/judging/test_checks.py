@@ -38,7 +38,8 @@ def checked(folders: list[Path]) -> dict[str, Check]:
 
 CASES = {case.about: case for case in suite_cases()}
 QUICK = (
-    "a batch", "weak noise", "shared noise on a grid", "pruned, then noise", "noise off, where it would be weak",
+    "a batch", "weak noise", "signs of numbers", "two bits for a number",
+    "shared noise on a grid", "pruned, then noise", "noise off, where it would be weak",
     "biases left out", "the last bias left out in all", "the same noise in all rounds",
     "the same noise in all tensors", "the same noise in clients of two sizes", "batches of two sizes", "no clip",
     "clipped per tensor, not as a whole", "Laplace noise of the same level", "uniform noise of the same level",
