@@ -193,7 +193,7 @@ _FIRST, _FEW = 4096, 256
 def noise_checks(evidence: Evidence) -> list[Check]:
     """All checks of a clip and of noise. No batch of Poisson sampling is accused of its size, where nobody gave it."""
     checks, low_and_high = _noise_checks(evidence), drawn_levels(evidence)
-    if not low_and_high or not any(check.outcome in ALARMS for check in checks):
+    if not low_and_high or not evidence.level or not any(check.outcome in ALARMS for check in checks):
         return checks
     others = [_noise_checks(replace(evidence, times=times)) for times in low_and_high]
     return [
@@ -214,8 +214,8 @@ def noise_alone(evidence: Evidence) -> Check | None:
 
 def drawn_levels(evidence: Evidence) -> tuple[float, ...]:
     """What the declared level is multiplied by at least and at most, where ``batch_size`` is the size of a Poisson
-    batch and the noise that of the expected one; () where the batch is not known to be drawn."""
-    if evidence.captured.sampling != "poisson" or not evidence.level:
+    batch and the noise that of the expected one, as is the sum of examples; () where it is not known to be drawn."""
+    if evidence.captured.sampling != "poisson":
         return ()
     count = evidence.captured.trained_on
     # Of expected numbers under which so many, or so few, are not improbable (Garwood 1936).
@@ -245,6 +245,10 @@ def _bound(evidence: Evidence) -> Check:
     beyond = np.clip(norms - bound * (1 + _ROUNDING) - rounding, 0, None)
     if not level:
         worst, held = float((norms / bound).max()), not beyond.any()
+        most = evidence.most_examples / evidence.captured.trained_on
+        if not held and evidence.captured.sampling == "poisson" and worst <= most:
+            said = f"norms are up to {worst:.3g} times the bound {bound * evidence.unit:g}"
+            return Check(BOUND, "cannot tell", f"{said}, as those of a larger Poisson batch are: {GIVE_SIZE}")
         said = f"norms are {'at most' if held else 'up to'} {worst:.3g} times the bound {bound * evidence.unit:g}"
         return Check(BOUND, "holds" if held else "violated", said)
     p_value = bonferroni(chi2.sf((beyond / level) ** 2, sizes))

@@ -38,7 +38,7 @@ def checked(folders: list[Path]) -> dict[str, Check]:
 
 CASES = {case.about: case for case in suite_cases()}
 QUICK = (
-    "a batch", "weak noise", "signs of numbers", "two bits for a number",
+    "a batch", "weak noise", "signs of numbers", "Poisson batches without noise", "two bits for a number",
     "shared noise on a grid", "pruned, then noise", "noise off, where it would be weak",
     "biases left out", "the last bias left out in all", "the same noise in all rounds",
     "the same noise in all tensors", "the same noise in clients of two sizes", "batches of two sizes", "no clip",
@@ -52,6 +52,13 @@ QUICK = (
 @pytest.mark.parametrize("about", QUICK)
 def test_the_honest_are_not_accused_and_what_is_planted_is_named(about: str, tmp_path: Path) -> None:
     checks = run_case(CASES[about], tmp_path, truth=False)
+    assert CASES[about].as_expected(checks), checks
+
+
+@pytest.mark.parametrize("about", ["Poisson batches without noise",
+                                   "Poisson batches without noise of a size that nobody gave"])  # fmt: skip
+def test_a_drawn_batch_without_noise_is_not_accused_of_its_size(about: str, tmp_path: Path) -> None:
+    checks = run_case(CASES[about], tmp_path)
     assert CASES[about].as_expected(checks), checks
 
 
