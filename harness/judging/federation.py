@@ -475,7 +475,7 @@ def _counts_others(counted: Buffers, record: CaptureRecord) -> bool:
     statistics are of those too, and nobody tells which."""
     batches = record.local_steps * record.accumulate
     for name, moved in counted.items():
-        others = moved[(moved != batches)]
+        others = moved[moved != batches]
         if name.rpartition(".")[2] == "num_batches_tracked" and len(others):
             sys.stderr.write(
                 f"harness: {name} counts {float(others[0]):g} batches, and the steps took {batches}: running "

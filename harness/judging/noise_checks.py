@@ -209,7 +209,8 @@ def noise_alone(evidence: Evidence) -> Check | None:
     where none is."""
     enough = enough_noise(evidence)
     checks = enough, shape(evidence, enough), _anew(evidence)
-    return next((check for check in checks if check.outcome == "violated"), None)
+    bad = (check for check in checks if check.outcome == "violated")
+    return next((check for check in bad if len(checks) * (check.p_value or 0.0) < LEVEL), None)
 
 
 def drawn_levels(evidence: Evidence) -> tuple[float, ...]:
