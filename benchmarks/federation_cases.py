@@ -21,7 +21,7 @@ from harness.judging.evidence import ALARMS, Check, pooled
 from harness.judging.explained import explained
 from harness.judging.federation import federations, gathered, is_readable
 from harness.judging.framework_defenses import Declared
-from harness.judging.judgement import checks_without_truth
+from harness.judging.judgement import checks_of_groups
 from harness.judging.noise_checks import ANEW, BOUND, ENOUGH, NO_MORE, SHAPE, UNROUNDED
 from harness.judging.stage import SimulatedStage
 from harness.models.networks import build_module
@@ -239,7 +239,7 @@ def checks_of_folders(folders: list[Path], data_root: Path | None = None) -> lis
     if data_root is None:
         found = [replace(capture, truth=None) for capture in found]
     groups = groups_of(federations(found, attacked=False), "captures", ["cpl"], "none", "cpu")
-    checks = pooled([(group.sizes, checks_without_truth(group)) for group in groups])
+    checks = checks_of_groups([(group.sizes, group) for group in groups])
     if data_root is None or not is_readable(found[0]) or found[0].truth is None:
         return checks
     groups = groups_of(federations(found), "captures", ["cpl"], "none", "cpu")
@@ -400,6 +400,8 @@ def _honest() -> list[Case]:
         Case("pruned, then noise", _pruned_then_noise()),
         Case("convolutions", _cdp(), Client(clip=1.0, deviation=6.0, batch=2), model="lenet"),
         Case("few coordinates", _named("dssgd", share=0.05)),
+        Case("signs of numbers", _named("paper:signSGD"), batch=4),
+        Case("two bits for a number", _named("quantization", bits=2), batch=4),
         Case("nothing declared", _named("none"), Client(batch=3, steps=2)),
         Case("nothing declared, in half precision", _named("none"), Client(batch=2), sent_as="half"),
         Case("momentum, one step", _named("none"), Client(batch=2, momentum=0.9)),
@@ -411,6 +413,10 @@ def _honest() -> list[Case]:
              said={"batch_size": 7, "expected_batch_size": None}),
         Case("Poisson batches of the expected size", _opacus(0.01), Client(1.0, 0.01, batch=7, expected=4),
              said={"batch_size": 4, "expected_batch_size": None}, one_class=True),
+        Case("Poisson batches without noise", _opacus(0.0), Client(1.0, batch=9, expected=4),
+             said={"batch_size": 4, "expected_batch_size": None}, one_class=True),
+        Case("Poisson batches without noise of a size that nobody gave", _opacus(0.0), Client(1.0, batch=7, expected=4),
+             said={"batch_size": 7, "expected_batch_size": None}),
         Case("momentum under clip and noise", _sdp(steps=3), Client(**_of(update, steps=3, momentum=0.9))),
         Case("Adam under clip and noise", _sdp(steps=3), Client(**_of(update, steps=3, adam=True))),
         Case("weight decay under weak noise", _sdp(clip=0.5, sigma=0.02, steps=2),
@@ -454,6 +460,8 @@ def _planted() -> list[Case]:
         Case("uniform noise of the same level", _sdp(), wrong(of_update=True, law="uniform"), SHAPE, clients=1),
         Case("the same noise in all clients", _cdp(), wrong(draws="shared"), ANEW),
         Case("the same noise in all rounds", _cdp(), wrong(draws="shared"), ANEW, rounds=True),
+        Case("the same noise in clients of two sizes", _cdp(), wrong(batch=4, draws="shared"), ANEW, clients=2,
+             uneven=True),
         Case("the same noise in all tensors", _cdp(), wrong(draws="each tensor"), ANEW, clients=1),
         Case("the same noise in all steps", _cdp(), wrong(draws="each step", steps=4), NO_MORE),
         Case("ten times the clip, and its noise", _cdp(), wrong(clip=10.0, deviation=60.0), NO_MORE),

@@ -17,6 +17,8 @@ _MOST_CLASSES = 100_000
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
 # Many cameras put so much into 16 bits, and their images would be almost black.
 _TWELVE_BITS = 2**12 - 1
+# What bytes are that were divided by 255 twice.
+_ALMOST_BLACK = 1.001 / 255
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +163,11 @@ def _scaled(file: DataFile, images: np.ndarray) -> np.ndarray:
         raise file.wrong(
             f"has image values from {images.min():g} to {images.max():g}",
             "scale float images to [0, 1], or save 0 to 255 as uint8",
+        )
+    if 0 < images.max() <= _ALMOST_BLACK:
+        raise file.wrong(
+            f"has image values from {images.min():g} to {images.max():g}, which is almost black",
+            "divide bytes by 255 once",
         )
     return np.array(images, dtype=np.float32, order="C")
 

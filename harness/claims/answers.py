@@ -292,9 +292,9 @@ def _counts(facts: Facts) -> list[int]:
 #: Arguments, whatever they change of an answer: bounds and numbers of something, rates of change that may be 0, shares.
 _POSITIVE = (
     "clip", "clip_frequency", "clipping_bound", "clipping_norm", "clients_per_round", "initial_clipping_bound",
-    "initial_clipping_norm", "initial_l2_norm_clip", "l2_norm_clip", "sensitivity",
+    "initial_clipping_norm", "initial_l2_norm_clip", "l2_norm_clip",
 )  # fmt: skip
-_RATES = ("learning_rate", "log_space_step_size")
+_RATES = ("learning_rate", "log_space_step_size", "sensitivity")
 _SHARES = ("adaptive_clipping_norm_quantile", "target_clipped_quantile", "target_unclipped_quantile")
 Arguments = Mapping[str, Any]
 Asked = Callable[[Arguments, Facts], Answer]

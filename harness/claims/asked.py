@@ -15,7 +15,7 @@ from harness.claims.apps import read_app, read_project
 from harness.claims.documents import Hocon, read_json, read_yaml
 from harness.claims.filters import FILTERS, find_filter
 from harness.claims.found import Found, Source, check_number, flat, in_a_line, listed, once, table
-from harness.claims.registry import schedule_of, tag, unread
+from harness.claims.registry import schedule_of, tag, unread, without_noise
 
 Row = dict[str, Any]
 
@@ -76,7 +76,7 @@ def answered(sources: list[str], given: dict[str, Any], facts: dict[str, Any]) -
             where = found.where or source.name
             arguments, known = found.filled(given), found.known(source, facts)
             try:
-                answer = found.filter.asked(arguments, known)
+                answer = without_noise(found.filter, arguments, known) or found.filter.asked(arguments, known)
                 answer.unknown += [one] if (one := unread(found.filter.name, known.version)) else []
             except UsageError as mistake:
                 raise UsageError(f"{where}: {mistake}") from None

@@ -6,7 +6,7 @@ from typing import Any
 from packaging.version import Version
 
 from harness.base.errors import UsageError
-from harness.claims.answers import Answer, Asked, Facts, Filter, Line
+from harness.claims.answers import Answer, Asked, Facts, Filter, Line, positive
 
 KNOWN: dict[str, Filter] = {}
 
@@ -16,6 +16,8 @@ READ = {"flower": ("1.12.0", "1.42.0"), "nvflare": ("2.7.2", "2.9.0"), "opacus":
         "appfl": ("1.12.0", "1.12.0"), "fedml": ("0.9.6", "0.9.6")}  # fmt: skip
 #: Guarantee tags, by the unit, of what is seen after sums and of the messages themselves.
 _TAGS = {"client": ("client-DP central", "client-LDP"), "example": ("sample-DP", "sample-DP local view")}
+# Arguments that multiply a filter's noise.
+_NOISE = ("noise_multiplier", "relative_noise_stddev", "sensitivity", "dp_sensitivity")
 _LONGEST = 60  # text of one argument
 METRICS = "the number of examples and the metrics leave without noise"
 NUMPY = "whoever knows numpy's random seed knows the noise"
@@ -73,6 +75,18 @@ def does_nothing(why: str, facts: Facts, unit: str = "client", claimed: float | 
     answer = Answer()
     answer.nothing(line_of(unit, why, facts.delta or 1e-5, claimed=claimed), facts)
     return answer
+
+
+def without_noise(one: Filter, arguments: Mapping[str, Any], facts: Facts) -> Answer | None:
+    """The answer of a filter whose noise is set to 0; None where it has noise, or its noise is not set so."""
+    said = {name: arguments.get(name) for name in _NOISE}
+    zero = next((name for name, value in said.items() if type(value) in (int, float) and value == 0), None)
+    if zero is None:
+        return None
+    claim = next((name for name in ("epsilon", "dp_epsilon") if arguments.get(name) is not None), None)
+    claimed = None if claim is None else positive(arguments, claim)[0]
+    unit = "example" if one.acts == "s2" else "client"
+    return does_nothing(f"{zero} is 0: no noise is added", facts, unit, claimed)
 
 
 def no_scalars(answer: Answer, facts: Facts, verb: str) -> None:

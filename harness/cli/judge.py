@@ -44,9 +44,9 @@ from harness.evaluation.watching import between
 from harness.judging.beside import companions
 from harness.judging.capture import Capture, read_capture
 from harness.judging.declared import Group, groups_of
-from harness.judging.evidence import Check, pooled
+from harness.judging.evidence import Check
 from harness.judging.federation import federations, names_of
-from harness.judging.judgement import Judgement, Work, checks_without_truth, chosen_kin, judge_captured, stated
+from harness.judging.judgement import Judgement, Work, checks_of_groups, chosen_kin, judge_captured, stated
 from harness.judging.member_signals import REFERENCES
 from harness.judging.members import final_of_files, finals_of_captures, read_sides
 from harness.judging.membership import judge_members, judge_sites
@@ -469,7 +469,7 @@ def judge_checks(captures: Sequence[Capture], title: str, as_json: bool) -> int:
             "in the files, without what needs the network's layers\n"
         )
     groups = groups_of(clients, title, ["cpl"], NONE, "cpu")
-    checks = pooled([(group.sizes, checks_without_truth(group)) for group in groups])
+    checks = checks_of_groups([(group.sizes, group) for group in groups])
     violated = any(check.outcome == "violated" for check in checks)
     if as_json:
         document = {

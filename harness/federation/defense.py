@@ -197,6 +197,13 @@ class Defense:
         """Return whether what it does at that stage keeps the noise of those before it as it was."""
         return all(one.only_adds for one in self._of(hook))
 
+    def keeps_rank_at(self, tap: Tap) -> bool:
+        """Return whether nothing but clips and noise has changed gradients on their way to a tap."""
+        return all(
+            one.clips or one.noises or not one.acts or one.at in (Point.INPUTS, Point.NETWORK)
+            for _, one in self.flow() if _passed(tap, one)
+        )  # fmt: skip
+
     def sparse_at(self, tap: Tap) -> bool:
         """Return whether an adversary at ``tap`` knows that coordinates were left out, with zeros in their place."""
         return any(one.sparse for _, one in self.flow() if _passed(tap, one))

@@ -123,7 +123,7 @@ class CaptureRecord(BaseModel):
         learning_rate: of local training.
         local_steps: L, before the client sent.
         batch_size: B, examples in a batch; of Poisson batches, how many there really were.
-        expected_batch_size: what a step's sum was divided by, where that is not the batch's own size (Poisson batches).
+        expected_batch_size: what a batch's sum was divided by, where that is not its own size (Poisson batches).
         epochs: E, passes over the client's ``examples`` in the local steps.
         drop_last: whether a pass leaves out the examples that fill no batch; None where nobody says.
         order: whether every pass takes the examples in the ``same`` order, or ``reshuffled``. Attackers, who do not

@@ -193,6 +193,8 @@ def bias_of_logits(module: nn.Module, image_shape: tuple[int, ...]) -> str | Non
     finally:
         for hook in hooks:
             hook.remove()
+    if not isinstance(output, torch.Tensor):  # such as logits and features, which attacks refuse
+        return None
     shared = [id(one) for _, one in module.named_parameters(remove_duplicate=False)]
     for name, outputs in made.items():
         alike = len(outputs) == 1 and outputs[0].shape == output.shape

@@ -148,7 +148,7 @@ class Evidence:
     def most_examples(self) -> int:
         """Examples that may be behind what a client sent: more than declared, where a drawn number is not given."""
         count = self.captured.trained_on
-        if self.captured.sampling == "fixed" or self.noise is None:
+        if self.captured.sampling == "fixed" or (self.noise is None and self.captured.sampling == "unknown"):
             return count
         return int(poisson.isf(LEVEL / self.captured.clients, count))
 

@@ -17,7 +17,7 @@ from harness.evaluation.controls import with_other_key
 from harness.experiment import CellSettings
 from harness.judging.evidence import LEVEL, Check, Evidence, bonferroni, level_of
 from harness.judging.federation import CapturedClients
-from harness.judging.noise_checks import GIVE_SIZE, drawn_levels
+from harness.judging.noise_checks import GIVE_SIZE, drawn_levels, noise_alone
 from harness.judging.stage import SimulatedStage
 
 NAME = "the truth explains what was sent"
@@ -117,8 +117,26 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
     sent, (shrunk, factor) = _as_steps(settings, captured.target), _shrunk(captured, settings, made)
     grain, evidence = captured.grain.numpy() * sent.shape[1] ** 0.5, Evidence(captured, settings)
     left = _Left(shrunk, grain, level, evidence.unit, factor)
+    check = _of_known_noise(evidence, sent, made, left, play)
+    return check if check.outcome == "violated" or not level else _unlike_noise(evidence, sent - made) or check
+
+
+def _unlike_noise(evidence: Evidence, apart: Tensor) -> Check | None:
+    """The violation where what the truth does not give (V, P) is no noise of its own in each tensor and client, as it
+    is declared; None where it may be. What is in it beside the noise excuses nothing: these checks hold for any data.
+    """
+    times = min((1.0, *drawn_levels(evidence)))
+    found = noise_alone(Evidence(replace(evidence.captured, target=apart), evidence.settings, times))
+    return None if found is None else replace(found, name=NAME, detail=f"without what the truth gives, {found.detail}")
+
+
+def _of_known_noise(
+    evidence: Evidence, sent: Tensor, made: Tensor, left: _Left, play: Callable[[CapturedClients], Tensor]
+) -> Check:
+    """The check where nothing is drawn but noise of one known level, or nothing at all."""
+    captured, shrunk = evidence.captured, left.made
     check, allowed = left.check(sent - shrunk), None
-    if check.outcome == "violated" and level and _as_drawn(evidence, sent - shrunk, level):
+    if check.outcome == "violated" and _as_drawn(evidence, sent - shrunk, left):
         said = f"{check.detail}, as a Poisson batch may have it: {GIVE_SIZE}"
         return replace(check, outcome="cannot tell", detail=said, undecided=True)
     if check.outcome == "violated" and not captured.sums:
@@ -164,10 +182,16 @@ def _as_steps(settings: CellSettings, target: Tensor) -> Tensor:
     return target.double() if adaptive is None else adaptive.step(target.double())
 
 
-def _as_drawn(evidence: Evidence, apart: Tensor, level: float) -> bool:
-    """Whether a batch of another size, which nobody gave, explains the level of noise that was found."""
-    drawn, found = drawn_levels(evidence), float(apart.square().mean().sqrt())
-    return bool(drawn) and drawn[0] <= found / level <= drawn[1]
+def _as_drawn(evidence: Evidence, apart: Tensor, left: _Left) -> bool:
+    """Whether a batch of another size, which nobody gave, explains the level of noise that was found, or without noise
+    the size of the sum."""
+    if not (drawn := drawn_levels(evidence)):
+        return False
+    if left.level:
+        return drawn[0] <= float(apart.square().mean().sqrt()) / left.level <= drawn[1]
+    times = 1 + (apart * left.made).sum(1) / left.made.square().sum(1).clamp_min(1e-30)
+    alike = left.fits(apart - (times - 1)[:, None] * left.made, None)
+    return alike and bool(((times >= drawn[0]) & (times <= drawn[1])).all())
 
 
 def _by_rounding(check: Check, left: _Left, sent: Tensor, allowed: Tensor, optimizer: str) -> Check | None:

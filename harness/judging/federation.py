@@ -212,12 +212,13 @@ def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> 
     moved = {name: torch.stack([part[3][name] for part in parts]) for name in sorted(names)}
     whole = {name for name, buffer in module.named_buffers() if not buffer.is_floating_point()}
     counted = {name: moved.pop(name) for name in sorted(names & whole)}
+    running = {} if foreign or _counts_others(counted, record) else _running(captures, states, module)
     words = words_of_captures(captures) if attacked else None
     known = [_truth(capture, words) for capture in captures if attacked and capture.truth is not None]
     return CapturedClients(
         record, torch.stack([part[0] for part in parts]),
         _shared_buffers(captures, states, module) if attacked else {},
-        bool(trained_layers(module)), {} if foreign else _running(captures, states, module),
+        bool(trained_layers(module)), running,
         torch.stack([part[1] for part in parts]), first.kind != "gradient",
         torch.stack([images for images, _ in known]) if known else None,
         torch.stack([labels for _, labels in known]) if known else None,
@@ -467,6 +468,21 @@ def _followed(module: nn.Module) -> dict[str, float]:
     return {
         name: layer.momentum for name, layer in layers if layer.momentum is not None and layer.running_mean is not None
     }
+
+
+def _counts_others(counted: Buffers, record: CaptureRecord) -> bool:
+    """Whether layers normalised other batches than those of the steps, such as one without a gradient: then running
+    statistics are of those too, and nobody tells which."""
+    batches = record.local_steps * record.accumulate
+    for name, moved in counted.items():
+        others = moved[moved != batches]
+        if name.rpartition(".")[2] == "num_batches_tracked" and len(others):
+            sys.stderr.write(
+                f"harness: {name} counts {float(others[0]):g} batches, and the steps took {batches}: running "
+                "statistics are of others too, and are not read; call eval() for passes that are no training\n"
+            )
+            return True
+    return False
 
 
 def _running(captures: Sequence[Capture], states: Sequence[dict[str, Tensor]], module: nn.Module) -> Buffers:

@@ -25,10 +25,10 @@ from harness.federation.privacy_facts import PrivacyFacts
 from harness.judging.beside import WHO, Measured, measured
 from harness.judging.checks import BUFFERS, checks_of, fits_loss
 from harness.judging.declared import Group
-from harness.judging.evidence import Check, Evidence, pooled
+from harness.judging.evidence import ALARMS, Check, Evidence, pooled
 from harness.judging.explained import explained
 from harness.judging.federation import CapturedClients
-from harness.judging.noise_checks import FACTS, GIVE_SIZE, fits_facts
+from harness.judging.noise_checks import ANEW, FACTS, GIVE_SIZE, anew_among, drawn_levels, fits_facts
 from harness.judging.plan import Line
 from harness.judging.stage import CapturedStage, GroupsStage, Kin, SimulatedStage, kin_of
 from harness.judging.without_truth import Guess, guess
@@ -307,7 +307,7 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
     """
     companions, groups = [one for one in groups if one.name], [one for one in groups if not one.name]
     found = [checks_without_truth(group) for group in groups]
-    checks = pooled([(words, checks_without_truth(one)) for group in groups for words, one in _rounds_of(group)])
+    checks = checks_of_groups([one for group in groups for one in _rounds_of(group)])
     for fits in checks:
         if fits.name == FACTS and fits.outcome == "violated":
             # Before the attacks, which may take hours.
@@ -351,6 +351,17 @@ def _rounds_of(group: Group) -> list[tuple[str, Group]]:
 def _alone(group: Group, captured: CapturedClients) -> Group:
     cells = [cell.in_round(0) for cell in group.cells]
     return replace(group, captured=captured, cells=cells, declared=group.cell.in_round(0), late=())
+
+
+def checks_of_groups(groups: Sequence[tuple[str, Group]]) -> list[Check]:
+    """All that updates alone tell of groups of clients or rounds, each with words for it, and of two together."""
+    checks = pooled([(words, checks_without_truth(one)) for words, one in groups])
+    if len(groups) == 1 or not groups[0][1].captured.record.defense:
+        return checks
+    evidence = [(words, Evidence(one.captured, one.cell)) for words, one in groups]
+    least = [(words, replace(one, times=min((1.0, *drawn_levels(one))))) for words, one in evidence]
+    shared = anew_among(least)
+    return [shared if shared and check.name == ANEW and check.outcome not in ALARMS else check for check in checks]
 
 
 def checks_without_truth(group: Group) -> list[Check]:

@@ -7,6 +7,7 @@ the client's data are, and so do those where a layer carries no signal. Bonferro
 a check's error below ``LEVEL``.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -127,6 +128,8 @@ def fits_facts(evidence: Evidence) -> Check | None:
     defense, settings = evidence.defense, evidence.settings
     if evidence.noise is not None or defense.sparse_at(settings.tap) or defense.sums_securely:
         return None
+    if not defense.keeps_rank_at(settings.tap):  # such as signs of numbers
+        return None
     shapes, worst, found = dict(zip(evidence.layout.names, evidence.layout.shapes, strict=True)), 0.0, None
     for name, values in zip(evidence.layout.names, evidence.tensors(), strict=True):
         rank, shape = evidence.ranks.get(name), shapes[name]
@@ -190,7 +193,7 @@ _FIRST, _FEW = 4096, 256
 def noise_checks(evidence: Evidence) -> list[Check]:
     """All checks of a clip and of noise. No batch of Poisson sampling is accused of its size, where nobody gave it."""
     checks, low_and_high = _noise_checks(evidence), drawn_levels(evidence)
-    if not low_and_high or not any(check.outcome in ALARMS for check in checks):
+    if not low_and_high or not evidence.level or not any(check.outcome in ALARMS for check in checks):
         return checks
     others = [_noise_checks(replace(evidence, times=times)) for times in low_and_high]
     return [
@@ -201,10 +204,19 @@ def noise_checks(evidence: Evidence) -> list[Check]:
     ]
 
 
+def noise_alone(evidence: Evidence) -> Check | None:
+    """The first violated check of noise that holds for any data, where what was sent is little else than noise; None
+    where none is."""
+    enough = enough_noise(evidence)
+    checks = enough, shape(evidence, enough), _anew(evidence)
+    bad = (check for check in checks if check.outcome == "violated")
+    return next((check for check in bad if len(checks) * (check.p_value or 0.0) < LEVEL), None)
+
+
 def drawn_levels(evidence: Evidence) -> tuple[float, ...]:
     """What the declared level is multiplied by at least and at most, where ``batch_size`` is the size of a Poisson
-    batch and the noise that of the expected one; () where the batch is not known to be drawn."""
-    if evidence.captured.sampling != "poisson" or not evidence.level:
+    batch and the noise that of the expected one, as is the sum of examples; () where it is not known to be drawn."""
+    if evidence.captured.sampling != "poisson":
         return ()
     count = evidence.captured.trained_on
     # Of expected numbers under which so many, or so few, are not improbable (Garwood 1936).
@@ -218,7 +230,7 @@ def _noise_checks(evidence: Evidence) -> list[Check]:
     bound = _bound(evidence)
     if bound.outcome == "violated" and more.outcome == "more than declared":
         bound = Check(BOUND, "cannot tell", "there is more noise than declared, behind which the clip is not seen")
-    enough = _enough(evidence, names, weaker, found)
+    enough = enough_noise(evidence, (names, weaker, found))
     return [bound, enough, more, shape(evidence, enough), _anew(evidence), _unrounded(evidence)]
 
 
@@ -234,6 +246,10 @@ def _bound(evidence: Evidence) -> Check:
     beyond = np.clip(norms - bound * (1 + _ROUNDING) - rounding, 0, None)
     if not level:
         worst, held = float((norms / bound).max()), not beyond.any()
+        most = evidence.most_examples / evidence.captured.trained_on
+        if not held and evidence.captured.sampling == "poisson" and worst <= most:
+            said = f"norms are up to {worst:.3g} times the bound {bound * evidence.unit:g}"
+            return Check(BOUND, "cannot tell", f"{said}, as those of a larger Poisson batch are: {GIVE_SIZE}")
         said = f"norms are {'at most' if held else 'up to'} {worst:.3g} times the bound {bound * evidence.unit:g}"
         return Check(BOUND, "holds" if held else "violated", said)
     p_value = bonferroni(chi2.sf((beyond / level) ** 2, sizes))
@@ -269,8 +285,14 @@ def _of_drawn_batch(evidence: Evidence, norms: np.ndarray, sizes: np.ndarray, ti
     return Check(BOUND, "cannot tell", f"{said}, as those of a larger Poisson batch are: {GIVE_SIZE}", p_value)
 
 
-def _enough(evidence: Evidence, names: list[str], weaker: np.ndarray, found: np.ndarray) -> Check:
-    """Whether there is as much noise on every tensor as declared, whatever the signal."""
+def enough_noise(evidence: Evidence, hidden: tuple[list[str], np.ndarray, np.ndarray] | None = None) -> Check:
+    """Whether there is as much noise on every tensor as declared, whatever the signal.
+
+    Args:
+        hidden: the names, p-values of weaker noise and deviations of ``no_signal``.
+    """
+    none = np.empty((evidence.captured.clients, 0))
+    names, weaker, found = hidden or ([], none, none)
     level, unit = evidence.level, evidence.unit
     if evidence.noise is None:
         return Check(ENOUGH, "cannot tell", "no noise is declared")
@@ -355,6 +377,37 @@ def _anew(evidence: Evidence) -> Check:
         ANEW, "violated", f"{pairs[int(p_values.argmin())]} differ by less than independent noise: it is off, weaker, "
         "or the same draw", p_value,
     )  # fmt: skip
+
+
+def anew_among(groups: Sequence[tuple[str, Evidence]]) -> Check | None:
+    """The violation where two clients or rounds of different groups share their noise; None where none are seen to.
+
+    Noise is compared in units of its own level, which groups may have different ones of.
+
+    Args:
+        groups: the words for each, and its clients.
+    """
+    known = [(words, one) for words, one in groups if one.level]
+    known = [(words, one) for words, one in known if one.layout.shapes == known[0][1].layout.shapes]
+    labels = [f"client {row + 1} of {words}" for words, one in known for row in range(len(one.sent))]
+    place = torch.tensor([number for number, (_, one) in enumerate(known) for _ in range(len(one.sent))])
+    pairs = torch.tril_indices(len(place), len(place), -1)
+    pairs = pairs[:, place[pairs[0]] != place[pairs[1]]]
+    if not pairs.shape[1]:
+        return None
+    grain = torch.cat([one.captured.grain.double() / (one.level or 1) for _, one in known])[pairs].sum(0).numpy()
+    p_values = []
+    for parts in zip(*([values / (one.level or 1) for values in one.tensors()] for _, one in known), strict=True):
+        values = torch.cat(parts)
+        apart = torch.cdist(values, values, compute_mode="donot_use_mm_for_euclid_dist")[pairs[0], pairs[1]].numpy()
+        size = values.shape[1]
+        p_values.append(chi2.cdf((apart + grain * size**0.5) ** 2 / 2, size))
+    # What each group says of itself has a share of the chance too.
+    if (p_value := min(1.0, 2 * bonferroni(np.stack(p_values)))) >= LEVEL:
+        return None
+    one, two = pairs[:, int(np.stack(p_values).min(0).argmin())].tolist()
+    said = f"{labels[two]} and {labels[one]} differ by less than independent noise: it is off, weaker, or the same draw"
+    return Check(ANEW, "violated", said, p_value)
 
 
 def _unrounded(evidence: Evidence) -> Check:

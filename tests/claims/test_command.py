@@ -513,3 +513,19 @@ def test_sizes_of_networks_are_those_of_torchvision() -> None:
             with torch.device("meta"):
                 state = models.get_model(name, **settings).state_dict()
             assert (sum(one.numel() for one in state.values()), sum(one.dim() == 0 for one in state.values())) == size
+
+
+NO_NOISE = {
+    "claims flower:LocalDpMod --arg clipping_norm=1 --arg sensitivity=0 --arg epsilon=1 --arg delta=1e-5": 1,
+    "claims flip:local_dp --arg dp_sensitivity=0": 1,
+    "claims flower:ServerSideFixedClipping --arg noise_multiplier=0.0 --arg clipping_norm=1 --arg "
+    "num_sampled_clients=20": 0,
+    "claims opacus:PrivacyEngine --arg noise_multiplier=0 --arg max_grad_norm=1 --examples 500 --batch-size 32": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", NO_NOISE)
+def test_a_filter_without_noise_proves_nothing(asked: str, harness: Harness) -> None:
+    finished = harness(*asked.split())
+    assert finished.code == NO_NOISE[asked], finished
+    assert "none" in finished.out and "is 0: no noise is added" in finished.out

@@ -107,6 +107,7 @@ def with_value(value: float) -> np.ndarray:
         ({"images": with_value(np.nan)}, "NaN or infinite"),
         ({"images": with_value(np.inf)}, "NaN or infinite"),
         ({"images": GREY.astype(np.int32)}, "type int32; save them as uint8"),
+        ({"images": GREY / GREY.max() / 255}, "almost black; divide bytes by 255 once"),
         ({"images": (GREY.mean() < GREY).astype(np.uint8)}, "bytes of 0 and 1 as images; multiply them by 255"),
         ({"images": GREY.astype("U3")}, "type <U3"),
         ({"images": GREY.astype(object)}, "pickled objects"),

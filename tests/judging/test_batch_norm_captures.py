@@ -40,7 +40,9 @@ def own_network() -> nn.Module:
     return network
 
 
-def captures(folder: Path, steps: int = 1, kind: str = "after", sends: bool = True, **facts: Any) -> list[Path]:
+def captures(
+    folder: Path, steps: int = 1, kind: str = "after", sends: bool = True, passes: int = 0, **facts: Any
+) -> list[Path]:
     images, labels = digits(3, BATCH * steps)
     record = CaptureRecord(
         model="resnet8", image_shape=(1, 8, 8), classes=10, learning_rate=RATE, batch_size=BATCH, local_steps=steps,
@@ -50,6 +52,8 @@ def captures(folder: Path, steps: int = 1, kind: str = "after", sends: bool = Tr
     before = {name: value.clone() for name, value in network.state_dict().items()}
     for client in range(3):
         network.load_state_dict(before)
+        for _ in range(passes):
+            network(images[client - 1].split(BATCH)[0])
         optimizer = torch.optim.SGD(network.parameters(), lr=RATE)
         for batch, truth in zip(images[client].split(BATCH), labels[client].split(BATCH), strict=True):
             optimizer.zero_grad()
@@ -90,6 +94,15 @@ def test_the_truth_explains_the_update_and_what_came_back(tmp_path: Path, steps:
 
 def test_clients_that_keep_their_statistics_give_none_away(tmp_path: Path) -> None:
     assert judged(captures(tmp_path, sends=False), tmp_path) == ("holds", None, "hidden")
+
+
+def test_statistics_of_more_batches_than_the_steps_took_are_not_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pass in training mode that makes no gradient, such as one for the accuracy."""
+    outcome, found, hidden = judged(captures(tmp_path, passes=1), tmp_path)
+    assert (outcome, found, hidden) == ("holds", None, "hidden")
+    assert "num_batches_tracked counts 2 batches, and the steps took 1" in capsys.readouterr().err
 
 
 def test_another_truth_does_not_explain_them(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from federation_cases import run_case, suite_cases, summary
+from federation_cases import Client, run_case, suite_cases, summary
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout
 from harness.capture import CaptureRecord
@@ -23,6 +23,7 @@ from harness.judging.declared import cells_of
 from harness.judging.evidence import Check, Evidence, ranks_of
 from harness.judging.explained import explained
 from harness.judging.federation import gathered
+from harness.judging.framework_defenses import Declared
 from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE, crowded, distance, fits_facts, noise_beyond, tailless
 
 Federation = Callable[..., list[Path]]
@@ -37,9 +38,10 @@ def checked(folders: list[Path]) -> dict[str, Check]:
 
 CASES = {case.about: case for case in suite_cases()}
 QUICK = (
-    "a batch", "weak noise", "shared noise on a grid", "pruned, then noise", "noise off, where it would be weak",
+    "a batch", "weak noise", "signs of numbers", "Poisson batches without noise", "two bits for a number",
+    "shared noise on a grid", "pruned, then noise", "noise off, where it would be weak",
     "biases left out", "the last bias left out in all", "the same noise in all rounds",
-    "the same noise in all tensors", "no clip",
+    "the same noise in all tensors", "the same noise in clients of two sizes", "batches of two sizes", "no clip",
     "clipped per tensor, not as a whole", "Laplace noise of the same level", "uniform noise of the same level",
     "rounded behind its noise, and not declared",
     "statistics of BatchNorm sent raw", "an array without a dimension", "noise on statistics of BatchNorm too",
@@ -53,10 +55,33 @@ def test_the_honest_are_not_accused_and_what_is_planted_is_named(about: str, tmp
     assert CASES[about].as_expected(checks), checks
 
 
+@pytest.mark.parametrize("about", ["Poisson batches without noise",
+                                   "Poisson batches without noise of a size that nobody gave"])  # fmt: skip
+def test_a_drawn_batch_without_noise_is_not_accused_of_its_size(about: str, tmp_path: Path) -> None:
+    checks = run_case(CASES[about], tmp_path)
+    assert CASES[about].as_expected(checks), checks
+
+
 def test_weight_decay_that_nobody_declared_is_seen_and_not_accused(tmp_path: Path) -> None:
     checks = {check.name: check for check in run_case(CASES["weight decay under weak noise"], tmp_path)}
     explained = checks["the truth explains what was sent"]
     assert explained.outcome == "cannot tell" and "weight decay" in explained.detail
+
+
+HIDDEN_BY_SIGNAL = {
+    "the last bias left out in all": {"clients": 1},
+    "the same noise in all clients": {"declared": Declared(name="fed_cdp", settings={"clip": 4, "sigma": 0.01}),
+                                      "really": Client(clip=4.0, deviation=0.04, draws="shared"), "model": "logistic"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("about", HIDDEN_BY_SIGNAL)
+def test_noise_that_is_missing_under_a_signal_is_seen_with_the_truth(about: str, tmp_path: Path) -> None:
+    case = replace(CASES[about], **HIDDEN_BY_SIGNAL[about])
+    without = {check.name: check.outcome for check in run_case(case, tmp_path, truth=False)}
+    explained = run_case(case, tmp_path)[-1]
+    assert "violated" not in without.values(), without
+    assert explained.outcome == "violated" and "without what the truth gives" in explained.detail, explained
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from harness.base.errors import UsageError
 from harness.capture import captured
 from harness.capture.loop import Round
 from harness.capture.watch import Watch
+from harness.cli import run
 from harness.judging.capture import read_capture
 from harness.judging.declared import groups_of
 from harness.judging.explained import explained
@@ -451,3 +452,15 @@ def test_autocast_hides_what_the_truth_does_not_explain(tmp_path: Path) -> None:
         train(network, SGD(network.parameters(), 0.5))
     assert read_capture(tmp_path).record.computed_in == "bfloat16"
     assert explains(tmp_path) in ("holds", "cannot tell")
+
+
+def test_a_network_of_several_outputs_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = Features()
+    with captured(network, tmp_path / "0", model=f"{__name__}:Features()") as capture:
+        for images, labels in batches():
+            capture.batch(images, labels)
+        train(lambda images: network(images)[0], SGD(network.parameters(), 0.1))
+    assert run(["judge", str(tmp_path / "0"), "--attack", "cpl", "--out", str(tmp_path / "runs")]) == 2
+    assert "gives tuple" in capsys.readouterr().err
