@@ -15,6 +15,7 @@ from torch import Tensor
 from harness.attacks.among import others_at, public_at, require_several
 from harness.attacks.attacker import ATTACKS, Identifier, validated_attack
 from harness.attacks.candidates import dummy_gradient, require_gradients
+from harness.attacks.objectives import row_lengths
 from harness.attacks.residual import (
     deviation_of,
     improbability,
@@ -25,6 +26,7 @@ from harness.attacks.residual import (
 )
 from harness.attacks.stages import adaptive_step
 from harness.base.vectors import example_factors, group_products
+from harness.base.words import PAD, tokens_of
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation, Tier
 
@@ -42,19 +44,16 @@ class Identify(Identifier):
     def distances(self, observation: Observation, candidates: Tensor, labels: Tensor, chunk: int = 128) -> Tensor:
         if observation.examples > 1:
             return _among_several(observation, candidates, labels, chunk)
-        if _is_of_products(observation):
-            return _by_products(observation, candidates, labels, _few(observation, chunk))
+        if observation.model.evaluates_alone:
+            return _row_by_row(observation, candidates, labels)
         rows, count = candidates.shape[:2]
         pairs, parts = torch.arange(rows * count), []
-        for part in pairs.split(max(_few(observation, chunk), 2)):
+        for part in pairs.split(max(chunk, 2)):
             # A single row takes other kernels on the CPU than the same among many.
             row, column = (part.repeat(2) if len(part) == 1 else part).div(count, rounding_mode="floor"), part % count
             seen = observation.take(row.to(observation.target.device))
             images = candidates[row.to(candidates.device), column.to(candidates.device)]
-            own = labels[row.to(labels.device)]
-            ways = seen.disguises or (lambda image: image,)
-            found = torch.stack([improbability(seen, _gradient(seen, way(images), own)) for way in ways]).amin(0)
-            parts.append(found[: len(part)].cpu())
+            parts.append(_improbability(seen, images, labels[row.to(labels.device)])[: len(part)].cpu())
         return torch.cat(parts).reshape(rows, count)
 
     def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
@@ -63,58 +62,85 @@ class Identify(Identifier):
         return misfit(observation, _gradient(observation, images, labels))
 
 
-#: Most pairs at once of a network whose rows are evaluated one after another: more copies of its weights gain nothing,
-#: and memory that is given back and asked for again takes longer than the gradients.
-_LONE = 8
-
-
 #: Of the length of what was read, expected of its noise alone.
 _MOST = 0.7
 
 
-def _few(observation: Observation, chunk: int) -> int:
-    return min(chunk, _LONE) if observation.model.evaluates_alone else chunk
-
-
-def _is_of_products(observation: Observation) -> bool:
-    """Whether one gradient is compared that nothing was done to but a clip and Gaussian noise of one level, which is
-    most of what was read, and of so many numbers that passes over them cost most."""
-    changed = (
-        observation.carrying, observation.cut, observation.coding, observation.certainty, observation.batches,
-        adaptive_step(observation), *observation.disguises,
-    )  # fmt: skip
-    alone = observation.model.evaluates_alone and observation.model.layout.rounds == 1
-    plain = is_of_one_level(observation) and not observation.sparse and all(one is None for one in changed)
-    clipped = observation.clipping is None or knows_clip(observation)
-    of_one_step = observation.local_steps == 1 and not observation.by_steps
-    if not (alone and plain and clipped and of_one_step and observation.target.device.type == "cpu"):
-        return False
-    # Sums of single precision tell candidates apart by a thousandth of a gradient, which weaker noise might show.
-    expected = deviation_of(observation, sharp=True)[:, 0] * math.sqrt(observation.target.shape[1])
-    return bool((expected >= _MOST * torch.linalg.vector_norm(observation.target, dim=1)).all())
-
-
-def _by_products(observation: Observation, candidates: Tensor, labels: Tensor, few: int) -> Tensor:
-    """The same from inner products alone: -2 <g, t> + <g, g> of a clipped gradient g and what was read t, by twice the
-    variance. No gradient is clipped, or compared with anything, number by number."""
-    rows, model, clipping = range(len(candidates)), observation.model, observation.clipping
-    variances = deviation_of(observation, sharp=True)[:, 0].double().square()
-    each = max(1, few // torch.get_num_threads())
+def _row_by_row(observation: Observation, candidates: Tensor, labels: Tensor) -> Tensor:
+    """Distances (R, C) where rows are evaluated one after another: candidates of one row share its weights."""
+    model, plain, strong = observation.model, _is_plain(observation), _is_strong(observation)
 
     def of_part(part: tuple[int, Tensor]) -> Tensor:
         row, places = part
         images = candidates[row, places.to(candidates.device)].to(observation.target)
-        classes = labels[row].to(images.device).expand(1, len(places))
-        made = model.per_example_gradients(observation.weights[row : row + 1], images[None], classes)[0].detach()
-        read = observation.target[row].expand_as(made)
-        both, own, _ = (values.double() for values in group_products(made, read, model.layout.sizes))
-        if clipping is not None and clipping.bound is not None:
-            factors = example_factors(own.sqrt(), clipping.bound, clipping.grouping)
-            both, own = both * factors, own * factors.square()
-        return (own - 2 * both).sum(1) / (2 * variances[row])
+        own = labels[row].to(images.device)
+        if plain:
+            return _by_tensor(observation, row, images, own.expand(len(images)), strong)
+        # A single row takes other kernels on the CPU than the same among many.
+        pair = images.repeat(2, *[1] * (images.dim() - 1)) if len(images) == 1 else images
+        return _improbability(observation.repeated(row, len(pair)), pair, own.expand(len(pair)))[: len(images)].cpu()
 
-    parts = [(row, places) for row in rows for places in torch.arange(candidates.shape[1]).split(each)]
-    return torch.cat(side_by_side(of_part, parts)).reshape(candidates.shape[:2])
+    orders = [_by_length(own) if model.vocabulary else torch.arange(len(own)) for own in candidates]
+    parts = [(row, places) for row, order in enumerate(orders) for places in order.split(model.group)]
+    told = torch.empty(candidates.shape[:2], dtype=torch.float64)
+    found = side_by_side(of_part, parts, apart=observation.target.device.type == "cpu")
+    for (row, places), distances in zip(parts, found, strict=True):
+        told[row, places] = distances
+    return told
+
+
+def _by_length(texts: Tensor) -> Tensor:
+    """The places (C,) of texts (C, 1, BITS, T), short ones first, so that those of a group have few empty places."""
+    return (tokens_of(texts) != PAD).sum(1).argsort(stable=True).cpu()
+
+
+def _improbability(seen: Observation, images: Tensor, labels: Tensor) -> Tensor:
+    """Negative log-likelihood (R,) of images (R, ...) in the form that makes what was read most likely."""
+    ways = seen.disguises or (lambda image: image,)
+    return torch.stack([improbability(seen, _gradient(seen, way(images), labels)) for way in ways]).amin(0)
+
+
+def _is_plain(observation: Observation) -> bool:
+    """Whether one gradient is compared that nothing was done to but a clip and Gaussian noise of one level, if any."""
+    changed = (
+        observation.carrying, observation.cut, observation.coding, observation.certainty, observation.batches,
+        adaptive_step(observation), *observation.disguises,
+    )  # fmt: skip
+    plain = is_of_one_level(observation) and not observation.sparse and all(one is None for one in changed)
+    clipped = observation.clipping is None or knows_clip(observation)
+    of_one_step = observation.local_steps == 1 and not observation.by_steps and observation.model.layout.rounds == 1
+    return plain and clipped and of_one_step and observation.target.device.type == "cpu"
+
+
+def _is_strong(observation: Observation) -> bool:
+    """Whether noise is most of what was read: sums of single precision tell candidates apart by a thousandth of a
+    gradient, which weaker noise might show."""
+    expected = deviation_of(observation, sharp=True)[:, 0] * math.sqrt(observation.target.shape[1])
+    return bool((expected >= _MOST * torch.linalg.vector_norm(observation.target, dim=1)).all())
+
+
+def _by_tensor(observation: Observation, row: int, images: Tensor, labels: Tensor, strong: bool) -> Tensor:
+    """The distances of candidates (C, ...) of a row, of which no whole gradient is written down: |t - g|^2 - |t|^2 over
+    twice the variance, by a clipped gradient g and what was read t. In ``strong`` noise by inner products alone."""
+    model, clipping, sizes = observation.model, observation.clipping, observation.model.layout.sizes
+    made = model.gradients_by_tensor(observation.weights[row], images, labels)
+    read = [one[None] for one in observation.target[row].split(sizes)]
+    if strong:
+        pairs = zip(made, read, strict=True)
+        products = [group_products(part, one.expand_as(part), part.shape[1:])[:2] for part, one in pairs]
+        both, own = (torch.cat(ones, 1).double() for ones in zip(*products, strict=True))
+    else:
+        both, own = None, torch.stack([row_lengths(part).square() for part in made], 1)
+    factors = torch.ones_like(own)
+    if clipping is not None and clipping.bound is not None:
+        factors = example_factors(own.sqrt(), clipping.bound, clipping.grouping)
+    if both is not None:
+        more = own * factors.square() - 2 * both * factors
+    else:
+        clipped = (part * factor for part, factor in zip(made, factors.to(made[0]).split(1, 1), strict=True))
+        pairs = zip(clipped, read, strict=True)
+        more = torch.stack([row_lengths(one - part).square() - row_lengths(one).square() for part, one in pairs], 1)
+    return more.sum(1) / (2 * deviation_of(observation, sharp=True)[row, 0].double().square())
 
 
 def _gradient(observation: Observation, images: Tensor, labels: Tensor) -> Tensor:

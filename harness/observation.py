@@ -373,6 +373,22 @@ class Observation:
             trained=None if self.trained is None else self.trained[index],
         )
 
+    def repeated(self, row: int, count: int) -> "Observation":
+        """Return one row as often, without copies: all lie in one memory."""
+
+        def same(values: Tensor) -> Tensor:
+            return values[row].expand(count, *values.shape[1:])
+
+        def perhaps(values: Tensor | None) -> Tensor | None:
+            return None if values is None else same(values)
+
+        index = torch.full((count,), row, device=self.target.device)
+        return replace(
+            self, weights=same(self.weights), target=same(self.target), keys=(self.keys[row],) * count,
+            labels=perhaps(self.labels), correction=perhaps(self.correction), certainty=perhaps(self.certainty),
+            batches=self.batches and self.batches.take(index), trained=perhaps(self.trained),
+        )  # fmt: skip
+
     def known_to(self, tier: Tier) -> "Observation":
         """Return the observation with only what an attacker of that tier knows."""
         if tier != "plain":

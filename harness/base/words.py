@@ -37,6 +37,12 @@ def tokens_of(images: Tensor) -> Tensor:
     return ((images[..., 0, :, :] > 0.5).long() * values[:, None]).sum(-2)
 
 
+def without_empty_places(images: Tensor) -> Tensor:
+    """Texts (N, 1, BITS, T) up to the last place where one of them has a token; at least one place."""
+    there = (images > 0.5).flatten(0, 2).any(0).nonzero()
+    return images[..., : int(there[-1]) + 1 if len(there) else 1]
+
+
 class TextShape(tuple[int, int, int]):
     """The shape (1, BITS, T) of texts, which also says how many token numbers there are.
 

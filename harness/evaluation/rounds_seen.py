@@ -295,6 +295,10 @@ class ModelOverRounds(RowModel):
     def evaluates_alone(self) -> bool:
         return self.single.evaluates_alone
 
+    @property
+    def group(self) -> int:
+        return max(2, self.single.group // self.rounds)
+
     def without_idle_weights(self) -> None:
         return None
 

@@ -31,7 +31,7 @@ from harness.models.feature_extractor import fitted_to
 from harness.models.imprint import Front, Fronted
 from harness.models.networks import PREFIX, ImageShape, build_module, is_own
 from harness.models.row_layers import without_idle_weights
-from harness.models.rows import Way, ways_of
+from harness.models.rows import LoneRows, Way, ways_of
 from harness.models.weights_files import load_state
 
 # The layers of a network in the order in which a forward pass comes to them, which need not be that of their names.
@@ -210,6 +210,18 @@ class RowModel:
             raise refusal(self.name, "gradients of single examples are computed here")
         self._require_derivatives(create_graph)
         return self._rows.per_example_gradients(weights, images, targets, create_graph)
+
+    def gradients_by_tensor(self, weights: Tensor, images: Tensor, targets: Tensor) -> list[Tensor]:
+        """Gradients (B, n) by each parameter tensor, of examples (B, ...) at one row's weights (P,)."""
+        if isinstance(self._rows, LoneRows):
+            return self._rows.by_tensor(weights, images, targets)
+        made = self.per_example_gradients(weights[None], images[None], targets[None])[0]
+        return list(made.split(self.layout.sizes, 1))
+
+    @property
+    def group(self) -> int:
+        """How many examples at one row's weights to evaluate together."""
+        return self._rows.group if isinstance(self._rows, LoneRows) else 128
 
     def example_gradients(
         self, weights: Tensor, images: Tensor, labels: Tensor, present: Tensor | None, expected: float

@@ -4,16 +4,19 @@ import copy
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.conv import _ConvNd
 
 from harness.base.vectors import Layout
+from harness.base.words import without_empty_places
 from harness.models.batch_norm import BatchNorm, LayerStatistics, recorded
 from harness.models.changes import is_scaled
 from harness.models.feature_extractor import FeatureExtractor
@@ -158,6 +161,9 @@ class MappedRows(_Together):
 _LARGE, _LARGE_FOR_BATCHES = 2**19, 2**16
 # Weights from which a network that evaluates rows itself is no faster by it, and takes several times the memory.
 _LARGEST_ITSELF = 2**25
+# Examples whose gradients are computed together, as long as these have no more numbers (128 MiB), and how far these may
+# be from those of the examples alone.
+_EXAMPLES, _NUMBERS, _AGREES = 8, 2**25, 1e-4
 # What chains and transformers take by name; a buffer of such a name was kept from training.
 _WEIGHTS = {"weight", "bias", "in_proj_weight", "in_proj_bias", "class_token", "pos_embedding"}
 
@@ -233,6 +239,9 @@ class LoneRows:
     def __init__(self, module: nn.Module, layout: Layout) -> None:
         self._original, self._layout = module, layout
         self._clones = threading.local()
+        #: Examples at the same weights are best given in groups of so many.
+        self.group = max(2, min(_EXAMPLES, _NUMBERS // max(1, layout.total)))
+        self._maps: bool | None = None
 
     @property
     def _module(self) -> nn.Module:
@@ -267,6 +276,50 @@ class LoneRows:
         with torch.enable_grad(), twice_differentiable_attention():
             parts = [part.flatten() for row in rows for part in self._parts(*row, create_graph)]
         return torch.cat(parts).unflatten(0, (len(weights), -1))
+
+    def by_tensor(self, flat: Tensor, images: Tensor, targets: Tensor) -> list[Tensor]:
+        """Gradients (B, n) by each parameter tensor, of examples (B, ...) at the same weights (P,).
+
+        Several are computed together where the network can be mapped: reading and writing its weights then costs less.
+        So many always that an example's bits do not depend on how many there are; a few cost less alone.
+        """
+        if 2 * len(images) < self.group or not self._can_be_mapped(flat, images, targets):
+            return list(self._of_each(flat, images, targets).split(self._layout.sizes, 1))
+        groups = zip(images.split(self.group), targets.split(self.group), strict=True)
+        found = [self._mapped(flat, *group) for group in groups]
+        return found[0] if len(found) == 1 else [torch.cat(parts) for parts in zip(*found, strict=True)]
+
+    def _of_each(self, flat: Tensor, images: Tensor, targets: Tensor) -> Tensor:
+        return self._gradients([flat] * len(images), _rows(images[:, None]), targets[:, None].unbind(), False)
+
+    def _can_be_mapped(self, flat: Tensor, images: Tensor, targets: Tensor) -> bool:
+        """Tried once, by an example. Convolutions are slower so, and weights of many numbers gain nothing."""
+        if self._maps is None:
+            convolves = any(isinstance(layer, _ConvNd) for layer in self._original.modules())
+            few = self.group * self._layout.total <= _NUMBERS
+            self._maps = few and not convolves and self._agree(flat, images[:1], targets[:1])
+        return self._maps
+
+    def _agree(self, flat: Tensor, image: Tensor, target: Tensor) -> bool:
+        alone = self._of_each(flat, image, target)
+        with suppress(RuntimeError, NotImplementedError):  # of networks that look at what they compute
+            made = torch.cat(self._mapped(flat, image, target), 1)
+            return bool((made - alone).norm() <= _AGREES * alone.norm())
+        return False
+
+    def _mapped(self, flat: Tensor, images: Tensor, targets: Tensor) -> list[Tensor]:
+        module, count = self._module, len(images)
+        group = torch.arange(self.group, device=images.device).clamp_max(count - 1)
+        images, targets = images[group], targets[group]
+        if getattr(module, "reads_shorter", False):
+            images = without_empty_places(images)
+
+        def loss(named: dict[str, Tensor], image: Tensor, target: Tensor) -> Tensor:
+            return functional.cross_entropy(functional_call(module, named, (image[None],)), target[None])
+
+        with twice_differentiable_attention():
+            made = vmap(grad(loss), (None, 0, 0))(self._layout.split(flat), images, targets)
+        return [part[:count].flatten(1) for part in made.values()]
 
     def _parts(self, flat: Tensor, batch: Tensor, targets: Tensor, create_graph: bool) -> tuple[Tensor, ...]:
         named = self._layout.split(flat)

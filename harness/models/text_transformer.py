@@ -3,6 +3,7 @@
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -24,7 +25,10 @@ class TextTransformer(nn.Module):
 
     Attributes:
         vocabulary: how many token numbers there are.
+        reads_shorter: whether empty places at the end of all texts may be left out.
     """
+
+    reads_shorter: ClassVar[bool] = True
 
     def __init__(self, vocabulary: int, places: int, width: int, classes: int) -> None:
         super().__init__()
@@ -46,7 +50,7 @@ class TextTransformer(nn.Module):
         there = tokens != PAD
         # A text without a token has no mean, and attention to nothing no weights: its first place counts.
         there = torch.cat([torch.ones_like(there[:, :1]), there[:, 1:]], 1)
-        hidden = self.words(tokens.clamp_max(self.vocabulary - 1)) + self.places
+        hidden = self.words(tokens.clamp_max(self.vocabulary - 1)) + self.places[:, : tokens.shape[1]]
         for layer in self.encoder:
             hidden = layer(hidden, src_key_padding_mask=~there)
         hidden = self.norm(hidden) * there[..., None]
@@ -98,7 +102,10 @@ class MiniLM(nn.Module):
 
     Attributes:
         vocabulary: how many token numbers there are.
+        reads_shorter: whether empty places at the end of all texts may be left out.
     """
+
+    reads_shorter: ClassVar[bool] = True
 
     def __init__(self, vocabulary: int, places: int) -> None:
         super().__init__()
@@ -127,7 +134,7 @@ class MiniLM(nn.Module):
 
     def hidden(self, tokens: Tensor, there: Tensor) -> Tensor:
         """What the encoder makes of tokens (B, T), of which some are there: (B, T, E)."""
-        hidden = self.norm(self.words(tokens) + self.sentence + self.places)
+        hidden = self.norm(self.words(tokens) + self.sentence + self.places[:, : tokens.shape[1]])
         for layer in self.encoder:
             hidden = layer(hidden, src_key_padding_mask=~there)
         return hidden

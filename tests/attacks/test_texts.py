@@ -12,17 +12,21 @@ from torch import Tensor, nn
 from harness.attacks import run_attack
 from harness.attacks.blind import Blind
 from harness.attacks.cpl import CPL
+from harness.attacks.identify import Identify
+from harness.attacks.residual import improbability
 from harness.attacks.sentences import FirstAttention, first_attention
 from harness.attacks.span import Span, told
 from harness.attacks.token_layers import candidates_at, outside, read_before, row_space, token_layer
 from harness.attacks.token_rows import TokenRows, ordered
 from harness.base.errors import UsageError
+from harness.base.vectors import clip
 from harness.base.words import BITS, MARKS, PAD, UNKNOWN, Words, images_of, require_texts_for, tokens_of
 from harness.datasets import Dataset, divide, load_dataset
 from harness.datasets.notes import PLACES, vocabulary, written
 from harness.datasets.prior import fit_prior
 from harness.models import MODELS, RowModel
-from harness.observation import Observation
+from harness.models.text_transformer import TextTransformer
+from harness.observation import Clipping, Noise, Observation
 from harness.scoring import Pairs, TextScale, measured
 
 
@@ -276,3 +280,64 @@ def test_which_weights_come_before_a_layer(model: RowModel, behind: RowModel) ->
         "first.weight",
         "first.bias",
     }
+
+
+def calls(model: RowModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of places of each forward pass from now on."""
+    found, forward = [], TextTransformer.forward
+    monkeypatch.setattr(
+        TextTransformer, "forward", lambda own, images: found.append(images.shape[-1]) or forward(own, images)
+    )
+    return found
+
+
+def test_gradients_of_several_texts_at_the_same_weights(
+    model: RowModel, notes: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are computed together, without places that are empty in all; no bit depends on how many there are."""
+    short = (tokens_of(notes.images) != PAD).sum(-1).argsort()[:9]
+    texts, labels, weights = notes.images[short], notes.labels[short], model.initial_weights([(3, 0)])[0]
+    alone = model.per_example_gradients(weights[None], texts[None], labels[None])[0].split(model.layout.sizes, 1)
+    model.gradients_by_tensor(weights, texts[:8], labels[:8])
+    passes = calls(model, monkeypatch)
+    whole = model.gradients_by_tensor(weights, texts[:8], labels[:8])
+    assert model.group == 8 and len(passes) == 1 and passes[0] < PLACES
+    for part, truth in zip(whole, alone, strict=True):
+        torch.testing.assert_close(part, truth[:8], rtol=1e-5, atol=1e-5 * float(truth.abs().max()))
+    fewer = model.gradients_by_tensor(weights, texts[2:8].flip(0), labels[2:8].flip(0))
+    assert len(passes) == 2
+    for part, other in zip(fewer, whole, strict=True):
+        torch.testing.assert_close(part.flip(0), other[2:8], rtol=1e-5, atol=1e-7)
+    model.gradients_by_tensor(weights, texts, labels)
+    assert len(passes) == 4
+
+
+@pytest.mark.parametrize("clipping", [None, Clipping(0.05, "layer", "example"), Clipping(0.1, "whole", "example")])
+@pytest.mark.parametrize("deviation", [None, 1e-3, 0.6])
+def test_identify_compares_texts_as_one_by_one(
+    deviation: float | None, clipping: Clipping | None, model: RowModel, notes: Dataset
+) -> None:
+    clean, _ = seen(model, notes, [[3], [70]])
+    bound = (
+        clean.target
+        if clipping is None
+        else clip(clean.target, clipping.bound or 0, model.layout.groups(clipping.grouping))
+    )
+    noise = torch.randn(bound.shape, generator=torch.Generator().manual_seed(0)) * (deviation or 0.0)
+    read = replace(
+        clean,
+        target=bound + noise,
+        noise=None if deviation is None else Noise("gaussian", deviation),
+        clipping=clipping,
+    )
+    texts, labels = notes.images[[3, 70, 5, 8, 11, 13, 17, 19, 23]], notes.labels[[3, 70]]
+    found = Identify().distances(read, texts.expand(2, *texts.shape), labels)
+    gradients = torch.stack([
+        model.per_example_gradients(read.weights[row : row + 1], texts[None], labels[row].expand(1, len(texts)))[0]
+        for row in range(2)
+    ])  # fmt: skip
+    if clipping is not None:
+        gradients = clip(gradients, clipping.bound or 0, model.layout.groups(clipping.grouping))
+    wanted = torch.stack([improbability(read, gradients[:, place]) for place in range(len(texts))], 1)
+    # Of large numbers that nearly cancel, single precision leaves a thousandth.
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=max(1e-3, 1e-5 * float(wanted.max() - wanted.min())))
