@@ -162,6 +162,12 @@ def fitting(asked: int, each: float, what: str, device: str, reserved: float = 0
     return fits
 
 
+def has_room(needed: float, device: str) -> bool:
+    """Whether as many bytes are free, as far as is known."""
+    free = _free(device)
+    return free is None or needed <= free
+
+
 def require_room(needed: float, what: str, device: str) -> None:
     """Raises MemoryError: fewer bytes than ``needed`` are free."""
     free = _free(device)

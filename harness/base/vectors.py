@@ -1,7 +1,7 @@
 """Flat vectors: the layout that names the slices of tensors, norms, clipping, and inner products."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -76,6 +76,19 @@ class Layout:
     def flatten(self, named: Mapping[str, Tensor]) -> Tensor:
         """Flat vector (P,) of named tensors of exactly this layout."""
         return torch.cat([named[name].reshape(-1) for name in self.names])
+
+
+def filled(parts: Iterable[Tensor], rows: int) -> Tensor:
+    """Parts (r, ...) of so many rows in all, one after another: (rows, ...). Large ones fill the memory but once."""
+    whole, end = None, 0
+    for part in parts:
+        if len(part) == rows:
+            return part
+        whole = part.new_empty(rows, *part.shape[1:]) if whole is None else whole
+        whole[end : end + len(part)] = part
+        end += len(part)
+    assert whole is not None and end == rows
+    return whole
 
 
 def group_sums(values: Tensor, sizes: tuple[int, ...]) -> Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.base.devices import compute_on, fitting, is_small, peak_of, require_room
+from harness.base.devices import compute_on, fitting, has_room, is_small, peak_of, require_room
 from harness.base.errors import UsageError
 from harness.base.local_optimizer import PLAIN
 from harness.base.randomness import generator
@@ -284,8 +284,10 @@ class Stage:
             raise refusal(model.name, "a step takes several")
         if model.normalised and (settings.rounds_seen > 1 or settings.same_data != "batch"):
             raise refusal(model.name, "several rounds are combined")
-        # All of them, beside what was read of each in parts and joined.
-        needed = 3.0 * rows * model.layout.total * torch.finfo(getattr(torch, settings.dtype)).bits / 8
+        # All of them, and what was read of each.
+        needed = 2.0 * rows * model.layout.total * torch.finfo(getattr(torch, settings.dtype)).bits / 8
+        while self._scenes and not has_room(needed, settings.device):
+            del self._scenes[next(iter(self._scenes))]  # it can be made again
         require_room(needed, f"the networks of {rows} victims", settings.device)
         weights = self.start(model, settings, keys)
         device, dtype = compute_on(settings.device), getattr(torch, settings.dtype)
@@ -410,7 +412,7 @@ class Stage:
 
         most = min(len(keys), max(1, self.chunk // settings.together))
         slices = _slices(len(keys), self._at_once(most, read, model, truth, settings))
-        return Reading.joined([read(part) for part in slices])
+        return Reading.joined((read(part) for part in slices), len(keys))
 
     def _at_once(
         self, most: int, read: Callable[[slice], Reading], model: RowModel, truth: Victims, settings: CellSettings
@@ -420,8 +422,8 @@ class Stage:
         if is_small(most * together, model.layout.total, pixels // together, settings.device):
             return most
         few = min(2, most)
-        # Kept of all victims: their parts of what was read, and these joined.
-        kept = 2.0 * len(truth.labels) * model.layout.total * torch.finfo(getattr(torch, settings.dtype)).bits / 8
+        # Kept of all victims: what was read of them.
+        kept = 1.0 * len(truth.labels) * model.layout.total * torch.finfo(getattr(torch, settings.dtype)).bits / 8
         each = peak_of(lambda: read(slice(0, few))) / few
         return fitting(most, each, f"clients of {settings.model} under {settings.defense}", settings.device, kept)
 

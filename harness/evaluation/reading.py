@@ -1,6 +1,6 @@
 """What an adversary reads of victims' rounds: the gradient, and where they travel the running statistics beside it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.base.errors import UsageError
+from harness.base.vectors import filled
 from harness.datasets import Victims
 from harness.evaluation.played_round import Key, PlayedRound
 from harness.evaluation.sending import Sent
@@ -33,20 +34,21 @@ class Reading(NamedTuple):
     kept: Remembered = NOTHING
 
     @classmethod
-    def joined(cls, parts: list["Reading"]) -> "Reading":
-        """Several victims' as one; the list is empty afterwards, since large networks fill the memory but once."""
+    def joined(cls, parts: Iterable["Reading"], rows: int) -> "Reading":
+        """So many victims' as one; parts are made one by one, since large networks fill the memory but once."""
+        others: list[tuple[Buffers, Remembered]] = []
+
+        def gradients() -> Iterator[Tensor]:
+            for part in parts:
+                others.append((part.running, part.kept))
+                yield part.gradients
+
+        whole = filled(gradients(), rows)
         running, kept = (
             {name: torch.cat([state[name] for state in every]) for name in every[0]}
-            for every in ([part.running for part in parts], [part.kept for part in parts])
+            for every in zip(*others, strict=True)
         )
-        first, filled = parts[0].gradients, 0
-        gradients = first.new_empty(sum(len(part.gradients) for part in parts), *first.shape[1:])
-        del first
-        while parts:
-            made = parts.pop(0).gradients
-            gradients[filled : filled + len(made)] = made
-            filled += len(made)
-        return cls(gradients, running, kept)
+        return cls(whole, running, kept)
 
 
 def read_round(

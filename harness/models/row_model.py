@@ -14,7 +14,7 @@ from torch.nn import functional
 from harness.base.errors import UsageError, in_one_line
 from harness.base.randomness import derive_seed
 from harness.base.tuning import say_if_too_late
-from harness.base.vectors import Layout
+from harness.base.vectors import Layout, filled
 from harness.base.words import TextShape
 from harness.models.batch_norm import (
     BatchNorm,
@@ -149,8 +149,8 @@ class RowModel:
         return self
 
     def initial_weights(self, keys: list[tuple[int | str, ...]]) -> Tensor:
-        """Freshly initialised weights (R, P), one network per key."""
-        return torch.stack([self._fresh(derive_seed("weights", *key)) for key in keys])
+        """Freshly initialised weights (R, P), one network per key; one at a time in memory beside them."""
+        return filled((self._fresh(derive_seed("weights", *key))[None] for key in keys), len(keys))
 
     def _fresh(self, seed: int) -> Tensor:
         module = self._built(seed)

@@ -1,5 +1,6 @@
 """What rows take is measured on a few, and no more are computed at once than fit; which changes no number."""
 
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from harness.attacks.engine import memory_of_row
 from harness.base import devices as memory
 from harness.base import limits
 from harness.base.devices import fitting, is_small, peak_of
+from harness.base.vectors import filled
 from harness.evaluation import Run, evaluate
 from harness.evaluation.observe import Stage
 from harness.experiment import CellSettings, cell_settings
@@ -126,6 +128,28 @@ def test_more_victims_than_any_memory_holds_are_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(memory, "free_memory", lambda: 100_000)
     with pytest.raises(MemoryError, match=r"networks of 7 victims take about .* GB of memory, .*; fewer --victims"):
         Stage(Path("no data root"), 64).set(cell())
+
+
+def test_kept_victims_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(Path("no data root"), 64)
+    stage.set(cell())
+    monkeypatch.setattr(memory, "free_memory", lambda: 0 if stage._scenes else 16e9)
+    assert stage.set(cell(defense="fed_cdp")).observation.rows == 7
+    assert len(stage._scenes) == 1
+
+
+def test_parts_lie_once_in_memory() -> None:
+    parts, alive = [torch.full((2, 3), float(number)) for number in range(3)], list[int]()
+    weak = [weakref.ref(part) for part in parts]
+
+    def one_by_one() -> Iterator[torch.Tensor]:
+        while parts:
+            yield parts.pop(0)
+            alive.append(sum(one() is not None for one in weak) - len(parts))
+
+    assert filled(one_by_one(), 6).tolist() == [[float(row // 2)] * 3 for row in range(6)]
+    assert max(alive) == 1
+    assert filled(iter([torch.ones(2, 3)]), 2).shape == (2, 3)
 
 
 @pytest.mark.parametrize("attack", [pytest.param("cpl", marks=pytest.mark.slow), "identify"])
