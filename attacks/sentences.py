@@ -83,19 +83,26 @@ def first_attention(model: RowModel) -> FirstAttention:
     """Find it by what the network computes.
 
     Raises:
-        UsageError: the network's first trained layer is no such attention, or its words have no trained table.
+        UsageError: the network's first trained layer is no such attention, it reads no later places, or the words have
+            no trained table.
     """
     words, _ = tables_of(model, "span")
     name, places = token_layer(model, "span").prefix, model.image_shape[-1]
     network = model.plain(model.initial_weights([("tokens",)])[0])
     text = torch.arange(places)[None] % ((model.vocabulary or 0) - 2) + 2
+    other = torch.cat([text[:, :1], text[:, 1:].flip(1)], 1)  # all is changed but the first word
     with torch.no_grad(), in_evaluation_mode(network), _calls(network) as calls:
-        network(images_of(text).to(next(network.parameters())))
+        network(images_of(torch.cat([text, other])).to(next(network.parameters())))
 
     def same(one: Tensor, other: Tensor) -> bool:
         return one.shape == other.shape and bool((one - other).norm() <= _SAME * other.norm())
 
     attended = next(((given, out) for at, module, given, out in calls if at == name and _attends(module)), None)
+    if attended is not None and places > 1 and same(attended[1][0, 0], attended[1][1, 0]):
+        raise UsageError(
+            f"attack 'span' tells several texts apart by attention that reads the whole text, and that of model "
+            f"{model.name!r} reads no later words; use --batch-size 1, or --attack identify"
+        )
     if attended is not None:
         for norm, module, given, out in calls:
             if _norms(module) and same(out, attended[0]):
