@@ -163,7 +163,7 @@ def fitting(asked: int, each: float, what: str, device: str, reserved: float = 0
 
 
 def has_room(needed: float, device: str) -> bool:
-    """Whether as many bytes are free, as far as is known."""
+    """Return whether as many bytes are free, as far as is known."""
     free = _free(device)
     return free is None or needed <= free
 

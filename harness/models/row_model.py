@@ -220,7 +220,7 @@ class RowModel:
 
     @property
     def group(self) -> int:
-        """How many examples at one row's weights to evaluate together."""
+        """Return the number of examples at one row's weights that are best evaluated together."""
         return self._rows.group if isinstance(self._rows, LoneRows) else 128
 
     def example_gradients(
