@@ -293,7 +293,7 @@ class LoneRows:
         return self._gradients([flat] * len(images), _rows(images[:, None]), targets[:, None].unbind(), False)
 
     def _can_be_mapped(self, flat: Tensor, images: Tensor, targets: Tensor) -> bool:
-        """Tell, by one trial, if it is worth it: convolutions are slower so, and weights of many numbers gain nothing."""
+        """Tell by one trial. Convolutions are slower so, and weights of many numbers gain nothing."""
         if self._maps is None:
             convolves = any(isinstance(layer, _ConvNd) for layer in self._original.modules())
             few = self.group * self._layout.total <= _NUMBERS
