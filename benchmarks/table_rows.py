@@ -24,8 +24,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from harness.attacks.row_checks import Batch, Network, layer_names
-from harness.attacks.rows import Rows
+from harness.attacks.row_checks import Batch, layer_names
+from harness.attacks.rows import Rows, network_of, read_layers
 from harness.base.columns import MISSING
 from harness.base.randomness import generator
 from harness.datasets import Dataset, data_root, load_dataset
@@ -62,11 +62,11 @@ class Table:
         known = (whole.columns.categories(private.images.flatten(1)) != MISSING).all(1)
         return cls(private.take(known.nonzero()[:, 0]), public, TableScale.of(whole.columns, whole.images))
 
-    def case(self, size: int, number: int) -> Case:
-        """Return a batch, a pure function of its size and number."""
+    def case(self, size: int, number: int, name: str = "mlp2") -> Case:
+        """Return a batch on a network of that name, a pure function of these."""
         order = torch.randperm(len(self.private.labels), generator=generator("table rows", size, number))[:size]
         images, labels = self.private.images[order][None], self.private.labels[order][None]
-        model = RowModel("mlp2", self.private.image_shape, self.private.num_classes)
+        model = RowModel(name, self.private.image_shape, self.private.num_classes)
         weights, key = model.initial_weights([(size, number)]), ((size, number),)
         read = model.gradient(weights, images, labels)
         observation = Observation(model, weights, read, size, key, columns=self.private.columns)
@@ -96,7 +96,7 @@ def ours(case: Case) -> Tensor:
 def bounds(case: Case) -> dict[str, float]:
     """Return the ranks of the first layers' gradients."""
     named = case.observation.model.layout.split(case.observation.target[0].double())
-    names = layer_names(case.observation.model)
+    names = read_layers(case.observation.model)
     ranks = [int(torch.linalg.matrix_rank(named[weight], rtol=1e-6)) for weight, _ in names]
     return {"rank of layer 1": ranks[0], "rank of layer 2": ranks[1]}
 
@@ -106,8 +106,8 @@ def losses(case: Case, made: Tensor) -> dict[str, float]:
     (n, D), each with the label of the true row that it is matched to."""
     seen = case.observation
     named = seen.model.layout.split(seen.target[0].double() * len(made))
-    sums = tuple(torch.cat([named[one], named[other][:, None]], 1) for one, other in layer_names(seen.model))
-    batch = Batch(Network.of(seen.model, seen.weights[0]), sums)
+    sums = tuple(torch.cat([named[one], named[other][:, None]], 1) for one, other in read_layers(seen.model))
+    batch = Batch(network_of(seen.model, seen.weights[0], named), sums)
     own, other = linear_sum_assignment(torch.cdist(case.rows.double(), made.double()).numpy())
     at_truth = batch.unexplained(case.rows.double(), case.labels, 0)
     return {"loss at the truth": at_truth, "loss reached": batch.unexplained(made[other].double(), case.labels[own], 0)}
@@ -222,6 +222,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, nargs="+", default=[8, 32, 128])
     parser.add_argument("--batches", type=int, default=50)
+    parser.add_argument("--model", default="mlp2")
     parser.add_argument("--tableak", type=Path, help="a clone of github.com/eth-sri/tableak")
     parser.add_argument("--restarts", type=int, default=30, help="of TabLeak")
     parser.add_argument("--only-tableak", action="store_true", help="leave our attack out")
@@ -239,7 +240,7 @@ def main() -> None:
                 for name, attack in attacks.items():
                     if any((line["attack"], line["size"], line["number"]) == (name, size, number) for line in lines):
                         continue
-                    case, began = table.case(size, number), time.perf_counter()
+                    case, began = table.case(size, number, asked.model), time.perf_counter()
                     torch.manual_seed(number)
                     made = attack(case)
                     line = {"attack": name, "size": size, "number": number, "seconds": time.perf_counter() - began}
@@ -258,7 +259,7 @@ def main() -> None:
         ranks = [line for line in lines if line["size"] == size]
         if not ranks:
             continue
-        cases = [table.case(size, number) for number in sorted({line["number"] for line in ranks})]
+        cases = [table.case(size, number, asked.model) for number in sorted({line["number"] for line in ranks})]
         print(f"batch {size}: {100 * known_share(table, cases):.2f}% of rows have an exact copy in the public half; "
               f"rank of the gradient of layer 1 {np.median([line['rank of layer 1'] for line in ranks]):.0f}, "
               f"of layer 2 {np.median([line['rank of layer 2'] for line in ranks]):.0f} (median)")  # fmt: skip
