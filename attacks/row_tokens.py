@@ -15,6 +15,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -116,11 +117,13 @@ def _tokens_of(model: RowModel) -> tuple[str, ColumnTokens] | tuple[None, None]:
     return None, None
 
 
-def token_layers(model: RowModel) -> list[tuple[str, str]]:
+@lru_cache(maxsize=2)
+def token_layers(model: RowModel) -> tuple[tuple[str, str], ...]:
     """Return the parameter names (weight, bias) of the linear layers that get one vector of each row, in order; none
-    where the network makes no tokens of columns, or the last layer alone is such a layer."""
-    if _tokens_of(model)[0] is None:
-        return []
+    where the network makes no tokens of columns, the last layer alone is such a layer, or rows are normalised together.
+    """
+    if _tokens_of(model)[0] is None or model.normalised:
+        return ()
     found: list[tuple[str, str]] = []
 
     def see(name: str, layer: nn.Linear) -> None:
@@ -138,16 +141,19 @@ def token_layers(model: RowModel) -> list[tuple[str, str]]:
             if isinstance(layer, nn.Linear):
                 see(name, layer)
         module(torch.zeros(_TRIED, *model.image_shape).to(next(module.parameters())))
-    return found if len(found) == len(set(found)) > 1 else []
+    return tuple(found) if len(found) == len(set(found)) > 1 else ()
 
 
-def mean_row(model: RowModel, gradients: Mapping[str, Tensor]) -> Tensor:
+def mean_row(model: RowModel, gradients: Mapping[str, Tensor], rescaled: bool = False) -> Tensor:
     """Return the row (D,) of a batch of one from gradients by name; of several, one between them: numbers are weighted
-    means, and every feature of a category is as large as its share of the gradient."""
+    means, and every feature of a category is as large as its share of the gradient.
+
+    ``rescaled``: a clip gave each tensor a factor of its own. Then a category's 1 tells it where there is one.
+    """
     prefix, tokens = _tokens_of(model)
     assert tokens is not None
     weight, bias = gradients[f"{prefix}weight"], gradients[f"{prefix}bias"]
-    own = tokens.own.to(weight)
-    along = own.T @ bias  # of each feature, the gradient of its column's bias
+    along = tokens.own.to(weight).T @ bias  # of each feature, the gradient of its column's bias
     shares = (weight * along).sum(1) / along.square().sum(1).clamp_min(1e-300)
-    return shares.nan_to_num(0.0, 0.0, 0.0)
+    largest = shares[len(tokens.columns.continuous) :].amax() if rescaled and tokens.columns.groups else 1.0
+    return (shares / largest).nan_to_num(0.0, 0.0, 0.0)

@@ -13,7 +13,7 @@ of a layer's gradient: Dimitrov et al., "SPEAR" (NeurIPS 2024). That one row is 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -44,7 +44,7 @@ _DOUBTFUL = 16
 """One row in so many, the last that were found, has its categories fitted with the numbers."""
 
 
-def read_layers(model: RowModel) -> list[tuple[str, str]]:
+def read_layers(model: RowModel) -> Sequence[tuple[str, str]]:
     """Return the parameter names (weight, bias) of the linear layers that the attack reads: those that get one vector
     of each row.
 
@@ -95,7 +95,8 @@ class Rows(ClosedForm):
         names = read_layers(observation.model)
         tokens = bool(token_layers(observation.model))
         one = observation.take(torch.tensor([row], device=read.device))
-        blank = mean_row(observation.model, named) if tokens else closed_form(one, False)[0].double()
+        rescaled = count == 1 and observation.clipping is not None
+        blank = mean_row(observation.model, named, rescaled) if tokens else closed_form(one, False)[0].double()
         blank = blank.clamp(0, 1)
         if not read.isfinite().all():
             return Found(columns.project(blank.nan_to_num(0.0)).repeat(count, 1), torch.zeros(count))
