@@ -10,6 +10,7 @@ the method is known as MUSIC (Schmidt, "Multiple Emitter Location and Signal Par
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,8 @@ class Network:
 
     layers: tuple[tuple[Tensor, Tensor], ...]
     activations: tuple[nn.Module, ...]
+    rough: ClassVar[torch.dtype] = torch.float64
+    """The precision in which guesses are compared before the best of them are looked at closely."""
 
     @classmethod
     def of(cls, model: RowModel, weights: Tensor) -> "Network":
@@ -285,8 +288,9 @@ def descended(checks: Checks, rows: Tensor, labels: Tensor, usual: Tensor, sweep
     score, moved = checks.score(rows, labels), torch.arange(len(rows), device=rows.device)
     for _ in range(sweeps):
         nearby = checks.neighbours(rows[moved])
-        best, place = checks.score(nearby, labels[moved][:, None].expand(-1, nearby.shape[1])).min(1)
-        better = best < score[moved] * (1 - 1e-5)
+        roughly = nearby.to(checks.network.rough)
+        best, place = checks.score(roughly, labels[moved][:, None].expand(-1, nearby.shape[1])).min(1)
+        better = (place > 0) & (best < score[moved] * (1 - 1e-5))
         moved = moved[better]
         if not len(moved):
             break

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -40,30 +41,36 @@ class TokenNetwork(Network):
     """A network of tokens of columns with known weights.
 
     Attributes:
-        module: in double precision; nobody else has it, as it is watched.
-        read: its linear layers that get one vector of each row, in order.
+        modules: in single and double precision; nobody else has them, as they are watched.
+        names: of their linear layers that get one vector of each row, in order.
         there: (D,) which features differ from 0 in some row of the batch.
     """
 
-    module: nn.Module = field(kw_only=True)
-    read: tuple[nn.Linear, ...] = field(kw_only=True)
+    modules: dict[torch.dtype, nn.Module] = field(kw_only=True)
+    names: tuple[str, ...] = field(kw_only=True)
     there: Tensor = field(kw_only=True)
+    rough: ClassVar[torch.dtype] = torch.float32
 
     @classmethod
     def of_tokens(cls, model: RowModel, weights: Tensor, gradients: Mapping[str, Tensor]) -> "TokenNetwork":
         """Return the network with weights (P,), of a batch with gradients by name."""
+        names, (prefix, _) = token_layers(model), _tokens_of(model)
         module = copy.deepcopy(model.plain_module).double().to(weights.device).requires_grad_(False)
         for (_, parameter), part in zip(module.named_parameters(), model.layout.split(weights).values(), strict=True):
             parameter.copy_(part)
-        names, (prefix, _) = token_layers(model), _tokens_of(model)
-        layers = [module.get_submodule(weight.removesuffix(".weight")) for weight, _ in names]
+        modules = {torch.float64: module, torch.float32: copy.deepcopy(module).float()}
+        layers = tuple(weight.removesuffix(".weight") for weight, _ in names)
         sizes = gradients[f"{prefix}weight"].abs().amax(1)
         there = sizes > _ROUNDING * sizes.max()
-        return cls((), (), module=module, read=tuple(layers), there=there)  # type: ignore[arg-type]
+        return cls((), (), modules=modules, names=layers, there=there)
 
     @property
     def classes(self) -> int:
-        return self.read[-1].out_features
+        return self._read(torch.float64)[-1].out_features
+
+    def _read(self, precision: torch.dtype) -> list[nn.Linear]:
+        found = [self.modules[precision].get_submodule(name) for name in self.names]
+        return [layer for layer in found if isinstance(layer, nn.Linear)]
 
     def present(self, first: Tensor, least: float = 0.0) -> Tensor:
         return self.there
@@ -72,27 +79,32 @@ class TokenNetwork(Network):
         """Return the factors of the gradients of examples (..., D) with labels (...); no unit has a kink."""
         flat, own = rows.reshape(-1, rows.shape[-1]), labels.reshape(-1)
         parts = [self._passed(*some) for some in zip(flat.split(_TOGETHER), own.split(_TOGETHER), strict=True)]
-        joined = (tuple(map(torch.cat, zip(*same, strict=True))) for same in zip(*parts, strict=True))
-        return [tuple(one.unflatten(0, rows.shape[:-1]) for one in both) for both in joined]  # type: ignore[misc]
+        joined = []
+        for same in zip(*parts, strict=True):
+            errors, inputs = (torch.cat(some).unflatten(0, rows.shape[:-1]) for some in zip(*same, strict=True))
+            joined.append((errors, inputs))
+        return joined
 
     def _passed(self, rows: Tensor, labels: Tensor) -> Factors:
         given: list[tuple[Tensor, Tensor]] = []
+        read = self._read(rows.dtype)
 
         def see(layer: nn.Module, inputs: tuple[Tensor, ...], made: Tensor) -> Tensor:
+            assert isinstance(layer, nn.Linear)
             # No gradient goes further back than the first of these layers.
             made = made if made.requires_grad else made.detach().requires_grad_()
             given.append((inputs[0].detach().reshape(-1, layer.in_features), made))
             return made
 
         with ExitStack() as stack, torch.enable_grad():
-            for layer in self.read:
+            for layer in read:
                 stack.callback(layer.register_forward_hook(see).remove)
-            logits = self.module(rows[:, None, None])
+            logits = self.modules[rows.dtype](rows[:, None, None])
             loss = functional.cross_entropy(logits, labels, reduction="sum")
             errors = torch.autograd.grad(loss, [made for _, made in given])
         return [
-            (error.reshape(-1, layer.out_features), with_one(values))
-            for layer, error, (values, _) in zip(self.read, errors, given, strict=True)
+            (error.reshape(-1, layer.out_features).double(), with_one(values).double())
+            for layer, error, (values, _) in zip(read, errors, given, strict=True)
         ]
 
     def moved(self, rows: Tensor, count: int) -> list[Moved]:

@@ -1,11 +1,11 @@
-"""Whole rows of Adult from the gradient of a batch on mlp2, undefended: `rows` beside TabLeak's public code.
+"""Whole rows of Adult from the gradient of a batch, undefended: `rows` beside TabLeak's public code.
 
     HARNESS_DATA=data nice python benchmarks/table_rows.py --batch 8 32 128 --batches 50 --out rows.jsonl --resume
 
 With ``--tableak FOLDER``, a clone of github.com/eth-sri/tableak, its attack runs on the same batches and weights, as
 its README calls it: labels known, and ``--restarts 30``; fewer take less time. Its networks read standardised features;
-the weights of the first layer are changed so that the network is the same. It knows no missing values, so all batches
-are of rows without any.
+the weights of the first layer are changed so that the network is the same (of mlp2 alone). It knows no missing values,
+so all batches are of rows without any; with ``--missing`` all are of rows that lack one at least.
 ``--out`` holds a line per batch and attack; ``--resume`` keeps those that are there.
 """
 
@@ -55,12 +55,12 @@ class Table:
     scale: TableScale
 
     @classmethod
-    def load(cls) -> "Table":
+    def load(cls, missing: bool = False) -> "Table":
         whole = load_dataset("adult", data_root(None))
         assert whole.columns is not None
         private, public = (take_part(whole, part, 0.5, purpose="public half") for part in ("train", "test"))
         known = (whole.columns.categories(private.images.flatten(1)) != MISSING).all(1)
-        return cls(private.take(known.nonzero()[:, 0]), public, TableScale.of(whole.columns, whole.images))
+        return cls(private.take((known != missing).nonzero()[:, 0]), public, TableScale.of(whole.columns, whole.images))
 
     def case(self, size: int, number: int, name: str = "mlp2") -> Case:
         """Return a batch on a network of that name, a pure function of these."""
@@ -223,13 +223,14 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[8, 32, 128])
     parser.add_argument("--batches", type=int, default=50)
     parser.add_argument("--model", default="mlp2")
+    parser.add_argument("--missing", action="store_true", help="rows that lack a value, in place of those that do not")
     parser.add_argument("--tableak", type=Path, help="a clone of github.com/eth-sri/tableak")
     parser.add_argument("--restarts", type=int, default=30, help="of TabLeak")
     parser.add_argument("--only-tableak", action="store_true", help="leave our attack out")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
     asked = parser.parse_args()
-    out, table = asked.out.resolve(), Table.load()
+    out, table = asked.out.resolve(), Table.load(asked.missing)
     attacks: dict[str, Callable[[Case], Tensor]] = {} if asked.only_tableak else {"rows": ours, "blind": blind(table)}
     if asked.tableak:
         attacks[f"TabLeak, {asked.restarts} restarts"] = tableak(asked.tableak.resolve(), asked.restarts)

@@ -157,7 +157,11 @@ def by_tokens(observation: Observation, examples: int) -> tuple[Tensor, Tensor, 
 def test_what_the_gradient_of_tokens_tells() -> None:
     """Column by column: of a number a mean of the rows' weighted by derivatives, of categories those that occur."""
     rows, errors, named = by_tokens(seen(1, 6, "ft_transformer"), 6)
-    made, weight, bias = mean_row(seen(1, 6, "ft_transformer").model, named), named["tokens.weight"], named["tokens.bias"]
+    made, weight, bias = (
+        mean_row(seen(1, 6, "ft_transformer").model, named),
+        named["tokens.weight"],
+        named["tokens.bias"],
+    )
     for number in range(2):
         told = (errors[:, number] * rows[:, number, None]).sum(0), errors[:, number].sum(0)
         torch.testing.assert_close((weight[number], bias[number]), told, rtol=1e-4, atol=1e-7)

@@ -158,7 +158,9 @@ def _ft_transformer(own: dict[str, Tensor], numbers: list[float], categories: li
 
     def norm(name: str, given: Tensor) -> Tensor:
         apart = given - given.mean(-1, keepdim=True)
-        return apart / (apart.square().mean(-1, keepdim=True) + 1e-5).sqrt() * own[f"{name}.weight"] + own[f"{name}.bias"]
+        return (
+            apart / (apart.square().mean(-1, keepdim=True) + 1e-5).sqrt() * own[f"{name}.weight"] + own[f"{name}.bias"]
+        )
 
     for layer in ("encoder.0", "encoder.1"):
         normed = norm(f"{layer}.norm1", values)
