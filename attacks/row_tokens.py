@@ -165,7 +165,7 @@ def mean_row(model: RowModel, gradients: Mapping[str, Tensor], rescaled: bool = 
     prefix, tokens = _tokens_of(model)
     assert tokens is not None
     weight, bias = gradients[f"{prefix}weight"], gradients[f"{prefix}bias"]
-    along = tokens.own.to(weight).T @ bias  # of each feature, the gradient of its column's bias
+    along = bias[tokens.owners]
     shares = (weight * along).sum(1) / along.square().sum(1).clamp_min(1e-300)
     largest = shares[len(tokens.columns.continuous) :].amax() if rescaled and tokens.columns.groups else 1.0
     return (shares / largest).nan_to_num(0.0, 0.0, 0.0)

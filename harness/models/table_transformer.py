@@ -5,6 +5,7 @@ has a hidden layer of gated rectified units, no normalisation before the first a
 are those of the other transformers, with GELU and without dropout. Widths are ours.
 """
 
+import itertools
 from collections.abc import Mapping
 
 import torch
@@ -26,24 +27,26 @@ class ColumnTokens(nn.Module):
     Attributes:
         weight: (F, E), w or e of each feature. bias: (T, E), b of each column.
         columns: what the features mean.
+        owners: the column of each feature.
     """
-
-    own: Tensor
 
     def __init__(self, columns: Columns, width: int) -> None:
         super().__init__()
-        self.columns, numbers = columns, len(columns.continuous)
-        own = torch.zeros(numbers + len(columns.groups), columns.width)
-        own[:numbers, :numbers] = torch.eye(numbers)
-        for token, place in enumerate(columns.slices, numbers):
-            own[token, place] = 1.0
-        self.register_buffer("own", own, persistent=False)  # (T, F), which features are those of each column
-        most = width**-0.5
+        self.columns, numbers, most = columns, len(columns.continuous), width**-0.5
+        of_groups = [[token] * len(group.categories) for token, group in enumerate(columns.groups, numbers)]
+        self.owners = [*range(numbers), *itertools.chain(*of_groups)]
         self.weight = nn.Parameter(torch.empty(columns.width, width).uniform_(-most, most))
-        self.bias = nn.Parameter(torch.empty(len(own), width).uniform_(-most, most))
+        self.bias = nn.Parameter(torch.empty(numbers + len(columns.groups), width).uniform_(-most, most))
 
     def forward(self, rows: Tensor) -> Tensor:
-        return (rows[:, None] * self.own) @ self.weight + self.bias
+        return self.tokens(rows, self.weight, self.bias)
+
+    def tokens(self, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Tokens (..., B, T, E) of rows (..., B, F) under weights (..., F, E) and (..., T, E)."""
+        count = len(self.columns.continuous)
+        numbers = rows[..., :count, None] * weight[..., None, :count, :]
+        categories = [(rows[..., place] @ weight[..., place, :])[..., None, :] for place in self.columns.slices]
+        return torch.cat([numbers, *categories], -2) + bias[..., None, :, :]
 
 
 class TableTransformer(nn.Module):
@@ -73,8 +76,7 @@ class TableTransformer(nn.Module):
         """Logits (R, B, K) of table rows (R, B, 1, 1, F) under named parameters (R, ...), as :meth:`forward` has
         them."""
         rows, last = RowTransformer(named, _HEADS, gradient_once), len(self.encoder) - 1
-        apart = images.flatten(2)[:, :, None] * self.tokens.own
-        made = apart @ named["tokens.weight"][:, None] + named["tokens.bias"][:, None]
+        made = self.tokens.tokens(images.flatten(2), named["tokens.weight"], named["tokens.bias"])
         tokens = torch.cat([named["class_token"].expand(-1, images.shape[1], -1, -1), made], 2)
         for number in range(last + 1):
             tokens = rows.encoder_layer(f"encoder.{number}", tokens, first_only=number == last)
