@@ -1,5 +1,6 @@
-"""Rows: whole rows of a table from the gradient of a batch, of a fully connected network, one row at a time.
+"""Rows: whole rows of a table from the gradient of a batch, one at a time; a fully connected network or transformer.
 
+Of a transformer with a token of each column, one row alone is told in closed form (:mod:`harness.attacks.row_tokens`).
 A guess of a row says what the gradient must contain if the row is in the batch, by the known weights. Most of that can
 be checked without the other rows (:mod:`harness.attacks.row_checks`). So rows are searched one by one: a guess changes
 one categorical column at a time, and takes the numbers that fit best. What is found is taken out of the gradient, whose
