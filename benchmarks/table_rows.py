@@ -6,7 +6,7 @@ With ``--tableak FOLDER``, a clone of github.com/eth-sri/tableak, its attack run
 its README calls it: labels known, and ``--restarts 30``; fewer take less time. Its networks read standardised features;
 the weights of the first layer are changed so that the network is the same (of mlp2 alone). It knows no missing values,
 so all batches are of rows without any; with ``--missing`` all are of rows that lack one at least.
-``--out`` holds a line per batch and attack; ``--resume`` keeps those that are there.
+``--out`` holds a line per batch and attack, with the time of the processor; ``--resume`` keeps those that are there.
 """
 
 import argparse
@@ -241,10 +241,10 @@ def main() -> None:
                 for name, attack in attacks.items():
                     if any((line["attack"], line["size"], line["number"]) == (name, size, number) for line in lines):
                         continue
-                    case, began = table.case(size, number, asked.model), time.perf_counter()
+                    case, began = table.case(size, number, asked.model), time.process_time()
                     torch.manual_seed(number)
                     made = attack(case)
-                    line = {"attack": name, "size": size, "number": number, "seconds": time.perf_counter() - began}
+                    line = {"attack": name, "size": size, "number": number, "seconds": time.process_time() - began}
                     line |= table.measured(case, made) | bounds(case) | losses(case, made)
                     lines.append(line)
                     file.write(json.dumps(line) + "\n")
