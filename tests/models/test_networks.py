@@ -133,12 +133,17 @@ def test_an_ft_transformer_computed_column_by_column() -> None:
     model = RowModel("ft_transformer", TableShape(columns), 3).to(torch.device("cpu"), torch.float64)
     weights = model.initial_weights([("a",), ("b",)]).double()
     weights += 0.1 * torch.randn(weights.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    images, labels = rows[:, None, None].expand(2, -1, -1, -1, -1), torch.tensor([[0, 2], [1, 1]])
+    logits, gradients = model.logits(weights, images), model.per_example_gradients(weights, images, labels)
+    torch.testing.assert_close(model.gradient(weights, images, labels), gradients.mean(1))
     for row in range(2):
-        own = model.layout.split(weights[row])
-        expected = torch.stack([_ft_transformer(own, *one) for one in _read(rows)])
-        torch.testing.assert_close(model.plain(weights[row])(rows[:, None, None]), expected)
-        together = model.logits(weights, rows[:, None, None].expand(2, -1, -1, -1, -1))
-        torch.testing.assert_close(together[row], expected)
+        leaf = weights[row].clone().requires_grad_()
+        expected = torch.stack([_ft_transformer(model.layout.split(leaf), *one) for one in _read(rows)])
+        torch.testing.assert_close(model.plain(weights[row])(images[row]), expected)
+        torch.testing.assert_close(logits[row], expected)
+        losses = nn.functional.cross_entropy(expected, labels[row], reduction="none")
+        own = [torch.autograd.grad(loss, leaf, retain_graph=True)[0] for loss in losses]
+        torch.testing.assert_close(gradients[row], torch.stack(own))
 
 
 def _read(rows: Tensor) -> list[tuple[list[float], list[int | None]]]:
