@@ -67,6 +67,10 @@ class Network:
         sizes = first[:, :-1].abs().amax(0)
         return sizes > least * first.abs().max()
 
+    def without(self, rows: Tensor, labels: Tensor) -> "Network":
+        """Return the network as one knows it of a batch without examples (m, D): the same."""
+        return self
+
     def moved(self, rows: Tensor, count: int) -> list[Moved]:
         """Return what the first layers get of guesses (m, D) with other numbers in the first ``count`` features."""
         (weight, bias), activation = self.layers[0], self.activations[0]

@@ -14,7 +14,7 @@ embeddings tells the words of a batch is folklore (see attack ``token_rows``).
 import copy
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import ClassVar
 
@@ -32,8 +32,8 @@ _SMALL = 1e-6
 """Step of a difference in the place of a derivative, in double precision."""
 _TOGETHER = 2_000
 """Rows that pass the network at once."""
-_ROUNDING = 1e-6
-"""Of the largest gradient of a feature, below which one is zero."""
+_ROUNDING = 1e-5
+"""Of the largest gradient of a feature, below which one is zero: rows that were found are not exact to the last bit."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,15 @@ class TokenNetwork(Network):
     Attributes:
         modules: in single and double precision; nobody else has them, as they are watched.
         names: of their linear layers that get one vector of each row, in order.
-        there: (D,) which features differ from 0 in some row of the batch.
+        tokens: name of the layer that makes tokens. left: (D, E), the gradient of its weight by the rows not yet found.
+        least: size of a feature's gradient up to which it is zero.
     """
 
     modules: dict[torch.dtype, nn.Module] = field(kw_only=True)
     names: tuple[str, ...] = field(kw_only=True)
-    there: Tensor = field(kw_only=True)
+    tokens: str = field(kw_only=True)
+    left: Tensor = field(kw_only=True)
+    least: float = field(kw_only=True)
     rough: ClassVar[torch.dtype] = torch.float32
 
     @classmethod
@@ -60,9 +63,27 @@ class TokenNetwork(Network):
             parameter.copy_(part)
         modules = {torch.float64: module, torch.float32: copy.deepcopy(module).float()}
         layers = tuple(weight.removesuffix(".weight") for weight, _ in names)
-        sizes = gradients[f"{prefix}weight"].abs().amax(1)
-        there = sizes > _ROUNDING * sizes.max()
-        return cls((), (), modules=modules, names=layers, there=there)
+        left = gradients[f"{prefix}weight"]
+        least = _ROUNDING * float(left.abs().max())
+        return cls(
+            (), (), modules=modules, names=layers, tokens=(prefix or "").removesuffix("."), left=left, least=least
+        )
+
+    def without(self, rows: Tensor, labels: Tensor) -> "TokenNetwork":
+        """Return the same of a batch without rows (m, D) that were found."""
+        module, given = self.modules[torch.float64], list[Tensor]()
+        layer = module.get_submodule(self.tokens)
+
+        def see(_: nn.Module, inputs: tuple[Tensor, ...], made: Tensor) -> Tensor:
+            given.append(made.detach().requires_grad_())
+            return given[-1]
+
+        with ExitStack() as stack, torch.enable_grad():
+            stack.callback(layer.register_forward_hook(see).remove)
+            loss = functional.cross_entropy(module(rows[:, None, None]), labels, reduction="sum")
+            (errors,) = torch.autograd.grad(loss, given)
+        assert isinstance(layer, ColumnTokens)
+        return replace(self, left=self.left - (rows[..., None] * errors[:, layer.owners]).sum(0))
 
     @property
     def classes(self) -> int:
@@ -73,7 +94,7 @@ class TokenNetwork(Network):
         return [layer for layer in found if isinstance(layer, nn.Linear)]
 
     def present(self, first: Tensor, least: float = 0.0) -> Tensor:
-        return self.there
+        return self.left.abs().amax(1) > self.least
 
     def factors(self, rows: Tensor, labels: Tensor, bends: Sequence[Tensor] | None = None) -> Factors:
         """Return the factors of the gradients of examples (..., D) with labels (...); no unit has a kink."""

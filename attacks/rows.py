@@ -169,7 +169,7 @@ class _Search:
             if not self.left:
                 break
             rest = self.batch.without(self.rows, self.labels)
-            checks = Checks(self.batch.network, rest, self.left, self.columns, noise)
+            checks = Checks(self.batch.network.without(self.rows, self.labels), rest, self.left, self.columns, noise)
             guesses = self.guessed(checks, min(draws, _FEW + _EACH * self.left))
             if not len(guesses.rows):
                 break

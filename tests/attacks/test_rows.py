@@ -205,7 +205,9 @@ def test_layers_behind_the_class_token_have_one_outer_product_per_row() -> None:
     for (weight, bias), (errors, inputs) in zip(names, factors, strict=True):
         read = torch.cat([named[weight], named[bias][:, None]], 1)
         torch.testing.assert_close(errors.mT @ inputs, read, rtol=1e-4, atol=1e-6)
-    assert torch.equal(network.present(read), images[0].flatten(1).any(0))
+    rows = images[0].flatten(1)
+    assert torch.equal(network.present(read), rows.any(0))
+    assert torch.equal(network.without(rows[:3].double(), labels[0, :3]).present(read), rows[3:].any(0))
 
 
 def test_a_first_order_change_of_numbers_is_that_of_the_layers() -> None:
