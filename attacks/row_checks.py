@@ -10,6 +10,7 @@ the method is known as MUSIC (Schmidt, "Multiple Emitter Location and Signal Par
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,9 @@ from harness.models import RowModel
 Factors = list[tuple[Tensor, Tensor]]
 """Of each linear layer, derivatives by what it gives (..., outputs), and what it gets with a one behind (..., inputs +
 1): the gradient of one example is their outer product."""
+Moved = tuple[Tensor, Tensor, Tensor]
+"""What a layer gets of guesses (m, D), as a linear function of their numbers: slopes (m, inputs + 1, C), the constant
+(m, inputs + 1), and its squared length (m,) at the guess."""
 
 _ACTIVATIONS = (nn.ReLU, nn.Sigmoid, nn.Tanh)
 _ROUNDING = 1e-6
@@ -41,6 +45,8 @@ class Network:
 
     layers: tuple[tuple[Tensor, Tensor], ...]
     activations: tuple[nn.Module, ...]
+    rough: ClassVar[torch.dtype] = torch.float64
+    """The precision in which guesses are compared before the best of them are looked at closely."""
 
     @classmethod
     def of(cls, model: RowModel, weights: Tensor) -> "Network":
@@ -49,6 +55,35 @@ class Network:
         names = layer_names(model)
         activations = [layer for layer in leaves(model) if isinstance(layer, _ACTIVATIONS)]
         return cls(tuple((named[weight], named[bias]) for weight, bias in names), tuple(activations))
+
+    @property
+    def classes(self) -> int:
+        """Return how many labels there are."""
+        return len(self.layers[-1][1])
+
+    def present(self, first: Tensor, least: float = _ROUNDING) -> Tensor:
+        """Return which features (D,) differ from 0 in some example, by the gradient of the first layer: its column is
+        0 for the others, or below a share of the largest."""
+        sizes = first[:, :-1].abs().amax(0)
+        return sizes > least * first.abs().max()
+
+    def without(self, rows: Tensor, labels: Tensor) -> "Network":
+        """Return the network as one knows it of a batch without examples (m, D): the same."""
+        return self
+
+    def moved(self, rows: Tensor, count: int) -> list[Moved]:
+        """Return what the first layers get of guesses (m, D) with other numbers in the first ``count`` features."""
+        (weight, bias), activation = self.layers[0], self.activations[0]
+        fixed = rows.clone()
+        fixed[:, :count] = 0
+        same = torch.eye(rows.shape[1] + 1, count).to(rows).expand(len(rows), -1, -1)
+        made, slope = _activated(activation, rows @ weight.mT + bias)
+        moved = nn.functional.pad(slope[:, :, None] * weight[:, :count], (0, 0, 0, 1))
+        rest = with_one(made) - (moved @ rows[:, :count, None])[..., 0]
+        return [
+            (same, with_one(fixed), with_one(rows).square().sum(1)),
+            (moved, rest, rest.square().sum(1) + 1),
+        ]
 
     def factors(self, rows: Tensor, labels: Tensor, bends: Sequence[Tensor] | None = None) -> Factors:
         """Return the factors of the gradients of examples (..., D) with labels (...), one gradient each.
@@ -194,13 +229,12 @@ class Checks:
     @property
     def classes(self) -> int:
         """Return how many labels there are."""
-        return len(self.network.layers[-1][1])
+        return self.network.classes
 
     @property
     def present(self) -> Tensor:
-        """Return which features (D,) differ from 0 in some example: a column of the gradient is 0 for the others."""
-        sizes = self.first[:, :-1].abs().amax(0)
-        return sizes > _ROUNDING * self.first.abs().max()
+        """Return which features (D,) differ from 0 in some example."""
+        return self.network.present(self.first)
 
     def score(self, rows: Tensor, labels: Tensor, strictly: bool = False) -> Tensor:
         """Return how far (...) guesses (..., D) with labels (...) are from being in the batch; ``strictly``, by those
@@ -224,20 +258,11 @@ class Checks:
 
     def numbers(self, rows: Tensor, usual: Tensor, ridge: float) -> Tensor:
         """Return guesses (m, D) with other numbers in the continuous columns: those of the least squares outside of
-        both layers' rows while every hidden unit keeps its slope, drawn to ``usual`` (C,) by a ridge."""
+        the layers' rows while what they get is linear in the numbers, drawn to ``usual`` (C,) by a ridge."""
         count = len(self.columns.continuous)
-        (weight, bias), activation = self.network.layers[0], self.network.activations[0]
-        fixed = rows.clone()
-        fixed[:, :count] = 0
-        terms = [(torch.eye(rows.shape[1] + 1, count).to(rows).expand(len(rows), -1, -1), with_one(fixed))]
-        if len(self.spans) > 1:
-            made, slope = _activated(activation, rows @ weight.mT + bias)
-            moved = nn.functional.pad(slope[:, :, None] * weight[:, :count], (0, 0, 0, 1))
-            terms.append((moved, with_one(made) - (moved @ rows[:, :count, None])[..., 0]))
         square = ridge * torch.eye(count).to(rows).expand(len(rows), -1, -1)
         right = ridge * usual.expand(len(rows), -1)
-        for (slopes, constant), spans in zip(terms, self.spans, strict=False):
-            size = with_one(rows).square().sum(1) if spans is self.spans[0] else constant.square().sum(1) + 1
+        for (slopes, constant, size), spans in zip(self.network.moved(rows, count), self.spans, strict=False):
             beside = slopes - spans.rows @ (spans.rows.mT @ slopes)
             square = square + beside.mT @ beside / size[:, None, None]
             right = right - (beside.mT @ constant[..., None])[..., 0] / size[:, None]
@@ -267,8 +292,9 @@ def descended(checks: Checks, rows: Tensor, labels: Tensor, usual: Tensor, sweep
     score, moved = checks.score(rows, labels), torch.arange(len(rows), device=rows.device)
     for _ in range(sweeps):
         nearby = checks.neighbours(rows[moved])
-        best, place = checks.score(nearby, labels[moved][:, None].expand(-1, nearby.shape[1])).min(1)
-        better = best < score[moved] * (1 - 1e-5)
+        roughly = nearby.to(checks.network.rough)
+        best, place = checks.score(roughly, labels[moved][:, None].expand(-1, nearby.shape[1])).min(1)
+        better = (place > 0) & (best < score[moved] * (1 - 1e-5))
         moved = moved[better]
         if not len(moved):
             break

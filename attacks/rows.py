@@ -1,5 +1,6 @@
-"""Rows: whole rows of a table from the gradient of a batch, of a fully connected network, one row at a time.
+"""Rows: whole rows of a table from the gradient of a batch, one at a time; a fully connected network or transformer.
 
+Of a transformer with a token of each column, one row alone is told in closed form (:mod:`harness.attacks.row_tokens`).
 A guess of a row says what the gradient must contain if the row is in the batch, by the known weights. Most of that can
 be checked without the other rows (:mod:`harness.attacks.row_checks`). So rows are searched one by one: a guess changes
 one categorical column at a time, and takes the numbers that fit best. What is found is taken out of the gradient, whose
@@ -13,6 +14,7 @@ of a layer's gradient: Dimitrov et al., "SPEAR" (NeurIPS 2024). That one row is 
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -22,9 +24,11 @@ from torch import Tensor
 from harness.attacks.analytic import closed_form
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.row_checks import Batch, Checks, Network, bent, descended, fitted, layer_names, noise_of
+from harness.attacks.row_tokens import TokenNetwork, mean_row, token_layers
 from harness.base.columns import Columns
 from harness.base.randomness import generator
 from harness.base.ranges import Count
+from harness.models import RowModel
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
 
@@ -39,6 +43,21 @@ _TURNS, _EXPLAINED = 3, 1e-10
 """Most turns of fitting all rows together, and what is left of the gradient when they are right."""
 _DOUBTFUL = 16
 """One row in so many, the last that were found, has its categories fitted with the numbers."""
+
+
+def read_layers(model: RowModel) -> Sequence[tuple[str, str]]:
+    """Return the parameter names (weight, bias) of the linear layers that the attack reads: those that get one vector
+    of each row.
+
+    Raises:
+        UsageError: the network is neither fully connected nor one that makes tokens of columns.
+    """
+    return token_layers(model) or layer_names(model)
+
+
+def network_of(model: RowModel, weights: Tensor, gradients: Mapping[str, Tensor]) -> Network:
+    """Return the network with weights (P,), of a batch with gradients by name."""
+    return TokenNetwork.of_tokens(model, weights, gradients) if token_layers(model) else Network.of(model, weights)
 
 
 @ATTACKS.register("rows")
@@ -61,7 +80,7 @@ class Rows(ClosedForm):
         return "attack 'rows' reads tables, and these are images; a suite leaves it out" if height > 1 else None
 
     def solved(self, observation: Observation) -> Tensor:
-        layer_names(observation.model)
+        read_layers(observation.model)
 
         def of_row(row: int) -> Tensor:
             return self.found(observation, row).rows.flatten()
@@ -73,14 +92,19 @@ class Rows(ClosedForm):
         """Return what is found behind one row of an observation, all its ``unknowns`` rows of the table."""
         count, read = observation.unknowns, observation.target[row].double()
         columns = observation.columns or Columns(tuple(map(str, range(math.prod(observation.model.image_shape)))))
-        blank = closed_form(observation.take(torch.tensor([row], device=read.device)), False)[0].double().clamp(0, 1)
+        named = observation.model.layout.split(read * count)
+        names = read_layers(observation.model)
+        tokens = bool(token_layers(observation.model))
+        one = observation.take(torch.tensor([row], device=read.device))
+        rescaled = count == 1 and observation.clipping is not None
+        blank = mean_row(observation.model, named, rescaled) if tokens else closed_form(one, False)[0].double()
+        blank = blank.clamp(0, 1)
         if not read.isfinite().all():
             return Found(columns.project(blank.nan_to_num(0.0)).repeat(count, 1), torch.zeros(count))
-        named = observation.model.layout.split(read * count)
-        sums = tuple(
-            torch.cat([named[weight], named[bias][:, None]], 1) for weight, bias in layer_names(observation.model)
-        )
-        batch = Batch(Network.of(observation.model, observation.weights[row]), sums)
+        if tokens and count == 1:
+            return Found(columns.project(blank)[None], torch.zeros(count))
+        sums = tuple(torch.cat([named[weight], named[bias][:, None]], 1) for weight, bias in names)
+        batch = Batch(network_of(observation.model, observation.weights[row], named), sums)
         numbers = blank[: len(columns.continuous)]
         search = _Search(batch, columns, count, numbers, generator("rows", *observation.keys[row]))
         # Under a clip rows are in the gradient by shares that nobody knows, and none can be taken out.
@@ -145,7 +169,7 @@ class _Search:
             if not self.left:
                 break
             rest = self.batch.without(self.rows, self.labels)
-            checks = Checks(self.batch.network, rest, self.left, self.columns, noise)
+            checks = Checks(self.batch.network.without(self.rows, self.labels), rest, self.left, self.columns, noise)
             guesses = self.guessed(checks, min(draws, _FEW + _EACH * self.left))
             if not len(guesses.rows):
                 break
@@ -232,7 +256,7 @@ class _Search:
         free = self.numbers_of(rows)
         free[: self.sure] = False
         doubtful = free.clone()
-        present = self.batch.gradients[0][:, :-1].abs().amax(0) > 0
+        present = self.batch.network.present(self.batch.gradients[0], 0.0)
         doubtful[max(self.sure, self.count - max(1, self.count // _DOUBTFUL)) :] |= present
         best, least = rows, self.batch.unexplained(rows, labels, 0)
         for _ in range(_TURNS):

@@ -1,12 +1,12 @@
-"""Whole rows of Adult from the gradient of a batch on mlp2, undefended: `rows` beside TabLeak's public code.
+"""Whole rows of Adult from the gradient of a batch, undefended: `rows` beside TabLeak's public code.
 
     HARNESS_DATA=data nice python benchmarks/table_rows.py --batch 8 32 128 --batches 50 --out rows.jsonl --resume
 
 With ``--tableak FOLDER``, a clone of github.com/eth-sri/tableak, its attack runs on the same batches and weights, as
 its README calls it: labels known, and ``--restarts 30``; fewer take less time. Its networks read standardised features;
-the weights of the first layer are changed so that the network is the same. It knows no missing values, so all batches
-are of rows without any.
-``--out`` holds a line per batch and attack; ``--resume`` keeps those that are there.
+the weights of the first layer are changed so that the network is the same (of mlp2 alone). It knows no missing values,
+so all batches are of rows without any; with ``--missing`` all are of rows that lack one at least.
+``--out`` holds a line per batch and attack, with the time of the processor; ``--resume`` keeps those that are there.
 """
 
 import argparse
@@ -24,8 +24,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from harness.attacks.row_checks import Batch, Network, layer_names
-from harness.attacks.rows import Rows
+from harness.attacks.row_checks import Batch, layer_names
+from harness.attacks.rows import Rows, network_of, read_layers
 from harness.base.columns import MISSING
 from harness.base.randomness import generator
 from harness.datasets import Dataset, data_root, load_dataset
@@ -55,18 +55,18 @@ class Table:
     scale: TableScale
 
     @classmethod
-    def load(cls) -> "Table":
+    def load(cls, missing: bool = False) -> "Table":
         whole = load_dataset("adult", data_root(None))
         assert whole.columns is not None
         private, public = (take_part(whole, part, 0.5, purpose="public half") for part in ("train", "test"))
         known = (whole.columns.categories(private.images.flatten(1)) != MISSING).all(1)
-        return cls(private.take(known.nonzero()[:, 0]), public, TableScale.of(whole.columns, whole.images))
+        return cls(private.take((known != missing).nonzero()[:, 0]), public, TableScale.of(whole.columns, whole.images))
 
-    def case(self, size: int, number: int) -> Case:
-        """Return a batch, a pure function of its size and number."""
+    def case(self, size: int, number: int, name: str = "mlp2") -> Case:
+        """Return a batch on a network of that name, a pure function of these."""
         order = torch.randperm(len(self.private.labels), generator=generator("table rows", size, number))[:size]
         images, labels = self.private.images[order][None], self.private.labels[order][None]
-        model = RowModel("mlp2", self.private.image_shape, self.private.num_classes)
+        model = RowModel(name, self.private.image_shape, self.private.num_classes)
         weights, key = model.initial_weights([(size, number)]), ((size, number),)
         read = model.gradient(weights, images, labels)
         observation = Observation(model, weights, read, size, key, columns=self.private.columns)
@@ -96,7 +96,7 @@ def ours(case: Case) -> Tensor:
 def bounds(case: Case) -> dict[str, float]:
     """Return the ranks of the first layers' gradients."""
     named = case.observation.model.layout.split(case.observation.target[0].double())
-    names = layer_names(case.observation.model)
+    names = read_layers(case.observation.model)
     ranks = [int(torch.linalg.matrix_rank(named[weight], rtol=1e-6)) for weight, _ in names]
     return {"rank of layer 1": ranks[0], "rank of layer 2": ranks[1]}
 
@@ -106,8 +106,8 @@ def losses(case: Case, made: Tensor) -> dict[str, float]:
     (n, D), each with the label of the true row that it is matched to."""
     seen = case.observation
     named = seen.model.layout.split(seen.target[0].double() * len(made))
-    sums = tuple(torch.cat([named[one], named[other][:, None]], 1) for one, other in layer_names(seen.model))
-    batch = Batch(Network.of(seen.model, seen.weights[0]), sums)
+    sums = tuple(torch.cat([named[one], named[other][:, None]], 1) for one, other in read_layers(seen.model))
+    batch = Batch(network_of(seen.model, seen.weights[0], named), sums)
     own, other = linear_sum_assignment(torch.cdist(case.rows.double(), made.double()).numpy())
     at_truth = batch.unexplained(case.rows.double(), case.labels, 0)
     return {"loss at the truth": at_truth, "loss reached": batch.unexplained(made[other].double(), case.labels[own], 0)}
@@ -222,13 +222,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, nargs="+", default=[8, 32, 128])
     parser.add_argument("--batches", type=int, default=50)
+    parser.add_argument("--model", default="mlp2")
+    parser.add_argument("--missing", action="store_true", help="rows that lack a value, in place of those that do not")
     parser.add_argument("--tableak", type=Path, help="a clone of github.com/eth-sri/tableak")
     parser.add_argument("--restarts", type=int, default=30, help="of TabLeak")
     parser.add_argument("--only-tableak", action="store_true", help="leave our attack out")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
     asked = parser.parse_args()
-    out, table = asked.out.resolve(), Table.load()
+    out, table = asked.out.resolve(), Table.load(asked.missing)
     attacks: dict[str, Callable[[Case], Tensor]] = {} if asked.only_tableak else {"rows": ours, "blind": blind(table)}
     if asked.tableak:
         attacks[f"TabLeak, {asked.restarts} restarts"] = tableak(asked.tableak.resolve(), asked.restarts)
@@ -239,10 +241,10 @@ def main() -> None:
                 for name, attack in attacks.items():
                     if any((line["attack"], line["size"], line["number"]) == (name, size, number) for line in lines):
                         continue
-                    case, began = table.case(size, number), time.perf_counter()
+                    case, began = table.case(size, number, asked.model), time.process_time()
                     torch.manual_seed(number)
                     made = attack(case)
-                    line = {"attack": name, "size": size, "number": number, "seconds": time.perf_counter() - began}
+                    line = {"attack": name, "size": size, "number": number, "seconds": time.process_time() - began}
                     line |= table.measured(case, made) | bounds(case) | losses(case, made)
                     lines.append(line)
                     file.write(json.dumps(line) + "\n")
@@ -258,7 +260,7 @@ def main() -> None:
         ranks = [line for line in lines if line["size"] == size]
         if not ranks:
             continue
-        cases = [table.case(size, number) for number in sorted({line["number"] for line in ranks})]
+        cases = [table.case(size, number, asked.model) for number in sorted({line["number"] for line in ranks})]
         print(f"batch {size}: {100 * known_share(table, cases):.2f}% of rows have an exact copy in the public half; "
               f"rank of the gradient of layer 1 {np.median([line['rank of layer 1'] for line in ranks]):.0f}, "
               f"of layer 2 {np.median([line['rank of layer 2'] for line in ranks]):.0f} (median)")  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.base.columns import Columns
+from harness.base.columns import Columns, TableShape
 from harness.base.limits import log
 from harness.base.words import TextShape, Words
 from harness.datasets.files import DataFile
@@ -72,9 +72,11 @@ class Dataset:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """The shape (C, H, W) of one image; that of a text says how large its vocabulary is."""
+        """The shape (C, H, W) of one image; that of a text says how large its vocabulary is, of a row its columns."""
         if self.words is not None:
             return TextShape(len(self.words.vocabulary), self.images.shape[-1])
+        if self.columns is not None:
+            return TableShape(self.columns)
         channels, height, width = self.images.shape[1:]
         return channels, height, width
 

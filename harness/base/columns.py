@@ -70,6 +70,24 @@ class Columns:
         return projected
 
 
+class TableShape(tuple[int, int, int]):
+    """The shape (1, 1, F) of table rows, which also says what the features mean.
+
+    Attributes:
+        columns: their meaning.
+    """
+
+    columns: Columns
+
+    def __new__(cls, columns: Columns) -> "TableShape":
+        made = super().__new__(cls, (1, 1, columns.width))
+        made.columns = columns
+        return made
+
+    def __getnewargs__(self) -> tuple[Columns]:
+        return (self.columns,)
+
+
 # --------------------------------------------------------------------------------------
 # Captured rows of tables: what their features mean, and whether rows are what they are said to be.
 

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from harness.base.building import one_line
-from harness.base.columns import TableColumns
+from harness.base.columns import TableColumns, TableShape
 from harness.base.errors import UsageError
 from harness.base.kinds import IMAGES, ROWS, TEXTS, Kind
 from harness.base.local_optimizer import (
@@ -240,6 +240,8 @@ class CaptureRecord(BaseModel):
     @property
     def shape(self) -> tuple[int, int, int]:
         """The shape of one example, as networks are made of it."""
+        if self.columns is not None:
+            return TableShape(self.columns.as_columns)
         if self.vocabulary is None or self.places is None:
             return self.image_shape
         return TextShape(self.vocabulary, self.places)

@@ -1,6 +1,11 @@
 """Networks, and their evaluation for many rows at once."""
 
-from harness.models import extractor_networks, text_transformer, transformer  # noqa: F401  (so that they register)
+from harness.models import (  # noqa: F401  (so that they register)
+    extractor_networks,
+    table_transformer,
+    text_transformer,
+    transformer,
+)
 from harness.models.changes import group_norm, no_dropout, normalised
 from harness.models.extractor_networks import Frozen
 from harness.models.networks import MODELS, build_module, find_factory

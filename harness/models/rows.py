@@ -18,7 +18,7 @@ from torch.nn.modules.conv import _ConvNd
 from harness.base.vectors import Layout
 from harness.base.words import without_empty_places
 from harness.models.batch_norm import BatchNorm, LayerStatistics, recorded
-from harness.models.changes import is_scaled
+from harness.models.changes import draws_a_sample, is_scaled
 from harness.models.feature_extractor import FeatureExtractor
 from harness.models.imprint import Fronted
 from harness.models.row_operators import with_row_operators
@@ -199,7 +199,8 @@ def ways_of(module: nn.Module, weights: int, joint: bool) -> list[Way]:
     chain = row_sequence(module) if by_name else None
     if chain:
         return [Way(chain, True), *together]
-    if by_name and not joint and weights < _LARGEST_ITSELF and _own_rows(module):
+    bottleneck = draws_a_sample(name for name, _ in module.named_parameters())  # which stands where the head was
+    if by_name and not bottleneck and not joint and weights < _LARGEST_ITSELF and _own_rows(module):
         together.insert(0, Way(None, False, itself=True))
         return together
     large = weights >= (_LARGE_FOR_BATCHES if joint else _LARGE)

@@ -247,7 +247,7 @@ class VisionTransformer(nn.Module):
         *layers, last = self.encoder
         for layer in layers:
             tokens = layer(tokens)
-        return self.head(self.norm(_first_token(last, tokens)))
+        return self.head(self.norm(first_token(last, tokens)))
 
     def row_logits(self, named: Named, images: Tensor, gradient_once: bool) -> Tensor:
         """Logits (R, B, K) of images (R, B, C, H, W) under named parameters (R, ...), as :meth:`forward` has them."""
@@ -258,7 +258,7 @@ class VisionTransformer(nn.Module):
         return rows.named_linear("head", rows.norm("norm", tokens))[:, :, 0]
 
 
-def _first_token(layer: nn.Module, tokens: Tensor) -> Tensor:
+def first_token(layer: nn.Module, tokens: Tensor) -> Tensor:
     """What an encoder layer makes of the first of tokens (B, T, E), and it alone, as nothing reads the others: (B, E).
 
     Every token goes into its attention, none but the first through all that follows.

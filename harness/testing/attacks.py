@@ -14,6 +14,7 @@ from torch import Tensor
 
 from harness.attacks import Attack, Reconstruction, run_attack
 from harness.attacks.engine import CAP, CONVERGED, DIVERGED, HOPELESS
+from harness.base.columns import TableShape
 from harness.datasets import Dataset
 from harness.datasets.prior import Prior, fit_prior
 from harness.models import RowModel
@@ -78,7 +79,9 @@ def undefended(
         facts: what else an :class:`Observation` may hold.
     """
     rows, examples = labels.shape
-    network = RowModel(model, tuple(images.shape[2:]), classes, front=tamper and tamper.front)
+    columns = facts.get("columns")
+    shape = tuple(images.shape[2:]) if columns is None else TableShape(columns)
+    network = RowModel(model, shape, classes, front=tamper and tamper.front)
     network.to(torch.device("cpu"), images.dtype)
     keys = tuple((0, victim) for victim in range(rows))
     weights = network.initial_weights(list(keys)) if weights is None else weights

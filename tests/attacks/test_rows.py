@@ -9,6 +9,7 @@ from torch import Tensor
 
 from harness.attacks import ATTACKS, run_attack
 from harness.attacks.row_checks import Batch, Checks, Network, fitted, layer_names
+from harness.attacks.row_tokens import TokenNetwork, mean_row, token_layers
 from harness.attacks.rows import Rows
 from harness.base.building import build
 from harness.base.columns import Columns, Group
@@ -46,7 +47,7 @@ def brought_back(made: Tensor, truth: Tensor) -> Tensor:
     return apart.amin(2) < 0.01
 
 
-@pytest.mark.parametrize("model", ["mlp2", "mlp"])
+@pytest.mark.parametrize("model", ["mlp2", "mlp", "ft_transformer"])
 def test_all_rows_of_a_batch_come_back(model: str) -> None:
     made = run_attack(build(ATTACKS, "rows", FEW), seen(2, 8, model)).images
     assert brought_back(made, table(2, 8)[0]).all()
@@ -60,9 +61,10 @@ def test_a_second_layer_tells_more_rows_apart_than_a_row_has_features() -> None:
     assert brought_back(made, table(1, examples)[0]).float().mean() >= 0.9
 
 
-def test_what_comes_back_is_what_was_read() -> None:
+@pytest.mark.parametrize("model", ["mlp2", "ft_transformer"])
+def test_what_comes_back_is_what_was_read(model: str) -> None:
     """Of another batch's gradient come the rows of that batch."""
-    made = run_attack(build(ATTACKS, "rows", FEW), seen(1, 8, seed=1)).images
+    made = run_attack(build(ATTACKS, "rows", FEW), seen(1, 8, model, seed=1)).images
     assert not brought_back(made, table(1, 8)[0]).any() and brought_back(made, table(1, 8, seed=1)[0]).all()
 
 
@@ -109,8 +111,9 @@ def test_the_first_rows_are_the_most_certain() -> None:
     assert (found.entropy.diff() >= 0).all() and found.entropy.min() >= 0 and found.entropy.max() <= 1
 
 
-def test_noise_and_clips_only_make_it_worse() -> None:
-    observation, attack = seen(1, 4), build(ATTACKS, "rows", {"draws": 50, "searches": 3})
+@pytest.mark.parametrize("model", ["mlp2", "ft_transformer"])
+def test_noise_and_clips_only_make_it_worse(model: str) -> None:
+    observation, attack = seen(1, 4, model), build(ATTACKS, "rows", {"draws": 50, "searches": 3})
     noise = torch.randn(observation.target.shape, generator=torch.Generator().manual_seed(0))
     for changed in (
         replace(observation, target=observation.target + noise),
@@ -122,13 +125,97 @@ def test_noise_and_clips_only_make_it_worse() -> None:
     assert not brought_back(noisy, table(1, 4)[0]).all()
 
 
-def test_a_clip_of_the_update_hides_nothing() -> None:
-    observation = seen(1, 6)
+@pytest.mark.parametrize(("model", "least"), [("mlp2", 0.8), ("ft_transformer", 0.5)])
+def test_a_clip_of_the_update_hides_little(model: str, least: float) -> None:
+    observation = seen(1, 6, model)
     clipped = replace(observation, target=observation.target * 0.01, clipping=Clipping(1.0, "whole", "update"))
-    assert brought_back(run_attack(build(ATTACKS, "rows", FEW), clipped).images, table(1, 6)[0]).float().mean() >= 0.8
+    made = run_attack(build(ATTACKS, "rows", FEW), clipped).images
+    assert brought_back(made, table(1, 6)[0]).float().mean() >= least
 
 
 @pytest.mark.parametrize("model", ["lenet", "logistic"])
 def test_other_networks_are_refused(model: str, victims: Callable[..., Observation]) -> None:
     with pytest.raises(UsageError, match=r"needs a fully connected network with a hidden layer.*use --model mlp2"):
         run_attack(build(ATTACKS, "rows", {}), victims(1, model=model))
+
+
+# --------------------------------------------------------------------------------------
+# A network that makes a token of each column.
+
+
+def by_tokens(observation: Observation, examples: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Rows (n, D), the derivatives (n, T, E) by their tokens in the sum of losses, and the gradient that was read."""
+    images, labels = table(1, examples)
+    module, given = observation.model.plain(observation.weights[0]), []
+    hook = module.get_submodule("tokens").register_forward_hook(lambda *seen: given.append(seen[2]))
+    loss = torch.nn.functional.cross_entropy(module(images[0]), labels[0], reduction="sum")
+    hook.remove()
+    named = observation.model.layout.split(observation.target[0].double() * examples)
+    return images[0].flatten(1).double(), torch.autograd.grad(loss, given)[0].double(), named
+
+
+def test_what_the_gradient_of_tokens_tells() -> None:
+    """Column by column: of a number a mean of the rows' weighted by derivatives, of categories those that occur."""
+    rows, errors, named = by_tokens(seen(1, 6, "ft_transformer"), 6)
+    made, weight, bias = (
+        mean_row(seen(1, 6, "ft_transformer").model, named),
+        named["tokens.weight"],
+        named["tokens.bias"],
+    )
+    for number in range(2):
+        told = (errors[:, number] * rows[:, number, None]).sum(0), errors[:, number].sum(0)
+        torch.testing.assert_close((weight[number], bias[number]), told, rtol=1e-4, atol=1e-7)
+        assert made[number] == pytest.approx(float(told[0] @ told[1] / (told[1] @ told[1])), rel=1e-3)
+    for token, place in enumerate(COLUMNS.slices, 2):
+        for feature in range(place.start, place.stop):
+            of_it = errors[rows[:, feature] == 1, token].sum(0)
+            torch.testing.assert_close(weight[feature], of_it, rtol=1e-4, atol=1e-7)
+            assert bool(weight[feature].any()) == bool((rows[:, feature] == 1).any())
+
+
+@pytest.mark.parametrize("clipped", [False, True])
+def test_one_row_is_told_in_closed_form(clipped: bool) -> None:
+    """Of every victim, with missing values and whatever a clip made of each tensor."""
+    observation, truth = seen(12, 1, "ft_transformer"), table(12, 1)[0]
+    assert (COLUMNS.categories(truth.flatten(2)) == -1).any()
+    if clipped:
+        sizes = observation.model.layout.sizes
+        shares = torch.cat([torch.full((size,), 1 / (place + 1)) for place, size in enumerate(sizes)])
+        observation = replace(
+            observation, target=observation.target * shares, clipping=Clipping(1.0, "layer", "example")
+        )
+    made = run_attack(build(ATTACKS, "rows", {"draws": 1}), observation).images
+    assert (made - truth).abs().max() < 1e-4
+
+
+def test_noise_hides_one_row() -> None:
+    observation = seen(12, 1, "ft_transformer")
+    noise = torch.randn(observation.target.shape, generator=torch.Generator().manual_seed(0))
+    made = run_attack(build(ATTACKS, "rows", {}), replace(observation, target=observation.target + noise)).images
+    assert brought_back(made, table(12, 1)[0]).float().mean() <= 0.1
+
+
+def test_layers_behind_the_class_token_have_one_outer_product_per_row() -> None:
+    observation, (images, labels) = seen(1, 5, "ft_transformer"), table(1, 5)
+    names = token_layers(observation.model)
+    assert [weight for weight, _ in names] == ["encoder.1.linear1.weight", "encoder.1.linear2.weight", "head.weight"]
+    named = observation.model.layout.split(observation.target[0].double() * 5)
+    network = TokenNetwork.of_tokens(observation.model, observation.weights[0], named)
+    factors = network.factors(images[0].flatten(1).double(), labels[0])
+    for (weight, bias), (errors, inputs) in zip(names, factors, strict=True):
+        read = torch.cat([named[weight], named[bias][:, None]], 1)
+        torch.testing.assert_close(errors.mT @ inputs, read, rtol=1e-4, atol=1e-6)
+    rows = images[0].flatten(1)
+    assert torch.equal(network.present(read), rows.any(0))
+    assert torch.equal(network.without(rows[:3].double(), labels[0, :3]).present(read), rows[3:].any(0))
+
+
+def test_a_first_order_change_of_numbers_is_that_of_the_layers() -> None:
+    observation, rows = seen(1, 3, "ft_transformer"), table(1, 3)[0][0].flatten(1).double()
+    named = observation.model.layout.split(observation.target[0].double())
+    network = TokenNetwork.of_tokens(observation.model, observation.weights[0], named)
+    other = rows.clone()
+    other[:, :2] += 1e-3
+    made = network.factors(other, torch.zeros(3, dtype=torch.long))
+    for (slopes, constant, _), (_, inputs) in zip(network.moved(rows, 2), made, strict=False):
+        assert ((slopes @ other[:, :2, None])[..., 0] + constant - inputs).abs().max() < 1e-4

@@ -62,7 +62,7 @@ def scene(tmp_path: Path) -> Scene:
 def captures(scene: Scene, folder: Path, columns: TableColumns | None) -> list[Path]:
     """What the clients of a scene would have written."""
     seen, found, model = scene.observation, list[Path](), scene.observation.model
-    record = CaptureRecord(columns=columns, **FACTS)
+    record = CaptureRecord(columns=columns, **FACTS | {"model": model.name})
     for row in range(VICTIMS):
         before, sent = model.state(seen.weights[row]), model.state(seen.target[row])
         images, labels = scene.truth.images[row].numpy(), scene.truth.labels[row].numpy()
@@ -76,8 +76,10 @@ def judged(folders: list[Path], root: Path) -> Scene:
     return CapturedStage(root, 64, clients, cell, None, None).set(cell)
 
 
-def test_judge_reports_what_evaluate_reports(scene: Scene, tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["mlp2", "ft_transformer"])
+def test_judge_reports_what_evaluate_reports(model: str, tmp_path: Path) -> None:
     """The same rows come back of the same client, and every measure of them is the same, to the bit."""
+    scene = OfTable(tmp_path, 64).set(SETTINGS.model_copy(update={"model": model}))
     whole = scale_of(scene.dataset)
     theirs = judged(captures(scene, tmp_path, TableColumns.of(COLUMNS, whole.deviations)), tmp_path)
     assert theirs.observation.columns == COLUMNS

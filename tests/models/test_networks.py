@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from harness.base.columns import Columns, Group, TableShape
 from harness.base.errors import UsageError
+from harness.datasets.adult import COLUMNS
 from harness.models import MODELS, RowModel, build_module, find_factory
 from harness.models.transformer import VisionTransformer
 
@@ -95,6 +97,8 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("frozen_linear", (1, 28, 28), 10, 10_250),
         ("frozen_linear", (3, 32, 32), 10, 10_250),
         ("vit", (3, 32, 32), 10, 914_122),
+        ("ft_transformer", TableShape(COLUMNS), 2, 74_882),
+        ("ft_transformer", TableShape(Columns(tuple(map(str, range(30))))), 2, 71_106),
         ("mlp", (1, 8, 8), 10, 64 * 200 + 200 + 200 * 100 + 100 + 100 * 10 + 10),
     ],
 )
@@ -120,6 +124,62 @@ def test_the_transformer_s_last_layer_is_one_of_all_tokens_read_at_the_first() -
     tokens = torch.cat([network.class_token.expand(2, -1, -1), network.tokens(images).flatten(2).mT], 1)
     whole = network.head(network.norm(network.encoder(tokens + network.places)[:, 0]))
     torch.testing.assert_close(network(images), whole)
+
+
+def test_an_ft_transformer_computed_column_by_column() -> None:
+    """Tokens by lookups, attention and normalisation by their formulas; and rows together as each by itself."""
+    columns = Columns(("a", "b"), (Group("g", tuple("uvw")), Group("h", tuple("xy"), optional=True)))
+    rows = torch.tensor([[0.3, 0.7, 0, 1, 0, 1, 0], [0.9, 0.1, 1, 0, 0, 0, 0]], dtype=torch.float64)
+    model = RowModel("ft_transformer", TableShape(columns), 3).to(torch.device("cpu"), torch.float64)
+    weights = model.initial_weights([("a",), ("b",)]).double()
+    weights += 0.1 * torch.randn(weights.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    images, labels = rows[:, None, None].expand(2, -1, -1, -1, -1), torch.tensor([[0, 2], [1, 1]])
+    logits, gradients = model.logits(weights, images), model.per_example_gradients(weights, images, labels)
+    torch.testing.assert_close(model.gradient(weights, images, labels), gradients.mean(1))
+    for row in range(2):
+        leaf = weights[row].clone().requires_grad_()
+        expected = torch.stack([_ft_transformer(model.layout.split(leaf), *one) for one in _read(rows)])
+        torch.testing.assert_close(model.plain(weights[row])(images[row]), expected)
+        torch.testing.assert_close(logits[row], expected)
+        losses = nn.functional.cross_entropy(expected, labels[row], reduction="none")
+        own = [torch.autograd.grad(loss, leaf, retain_graph=True)[0] for loss in losses]
+        torch.testing.assert_close(gradients[row], torch.stack(own))
+
+
+def _read(rows: Tensor) -> list[tuple[list[float], list[int | None]]]:
+    """Numbers, and the feature of each category; None where it is missing."""
+    found = [[next((k for k in part if row[k] == 1), None) for part in (range(2, 5), range(5, 7))] for row in rows]
+    return [(row[:2].tolist(), places) for row, places in zip(rows, found, strict=True)]
+
+
+def _ft_transformer(own: dict[str, Tensor], numbers: list[float], categories: list[int | None]) -> Tensor:
+    weight, bias = own["tokens.weight"], own["tokens.bias"]
+    tokens = [own["class_token"][0, 0], *(weight[j] * x + bias[j] for j, x in enumerate(numbers))]
+    tokens += [bias[t] if k is None else weight[k] + bias[t] for t, k in enumerate(categories, len(numbers))]
+    values = torch.stack(tokens)
+
+    def linear(name: str, given: Tensor) -> Tensor:
+        return given @ own[f"{name}.weight"].T + own[f"{name}.bias"]
+
+    def norm(name: str, given: Tensor) -> Tensor:
+        apart = given - given.mean(-1, keepdim=True)
+        return (
+            apart / (apart.square().mean(-1, keepdim=True) + 1e-5).sqrt() * own[f"{name}.weight"] + own[f"{name}.bias"]
+        )
+
+    for layer in ("encoder.0", "encoder.1"):
+        normed = norm(f"{layer}.norm1", values)
+        parts = normed @ own[f"{layer}.self_attn.in_proj_weight"].T + own[f"{layer}.self_attn.in_proj_bias"]
+        heads = []
+        for head in range(4):
+            query, key, value = (parts[:, 64 * kind + 16 * head : 64 * kind + 16 * (head + 1)] for kind in range(3))
+            scores = (query @ key.T / 4).exp()
+            heads.append(scores / scores.sum(1, keepdim=True) @ value)
+        values = values + linear(f"{layer}.self_attn.out_proj", torch.cat(heads, 1))
+        hidden = linear(f"{layer}.linear1", norm(f"{layer}.norm2", values))
+        hidden = hidden * 0.5 * (1 + torch.erf(hidden / 2**0.5))
+        values = values + linear(f"{layer}.linear2", hidden)
+    return linear("head", norm("norm", values)[0].clamp_min(0))
 
 
 def test_the_table_names_these_networks() -> None:
@@ -198,6 +258,7 @@ def test_a_network_without_a_last_linear_layer_has_no_labels_to_infer() -> None:
         ("tempered_cnn", (1, 1, 30), "needs images, not table rows of 30"),
         ("frozen_linear", (1, 1, 30), "needs images, not table rows of 30"),
         ("vit", (1, 1, 30), "needs images, not table rows of 30"),
+        ("ft_transformer", (1, 1, 30), "reads table rows whose columns are known.*such as mlp2"),
         ("vit", (1, 28, 30), "multiples of 4 pixels, not 28x30; use another --model"),
     ],
 )

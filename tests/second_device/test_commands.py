@@ -51,6 +51,8 @@ EVALUATED = {
     "texts": "--defense none --attack token_rows,span --dataset notes --victims 2 --no-pictures --jobs 1 --surface 2",
     "vit": "--defense none,fed_cdp --attack patches --model vit --dataset cifar10-sample --victims 2 --no-pictures "
     "--jobs 1 --surface 2",
+    "tables": "--defense none --attack rows --dataset cancer --model ft_transformer --batch-size 3 --victims 2 "
+    "--no-pictures --jobs 1 --surface 2",
     "convolutions": "--defense none,fed_cdp --attack cpl --dataset mnist-sample --victims 2 --no-pictures --jobs 1 "
     "--attack-arg max_iterations=4 --surface 2",
     "batch norm": "--defense none --attack gradinversion --dataset cifar10-sample --model resnet8 --batch-size 2 "
