@@ -1,5 +1,6 @@
 """Whether the truth explains what was sent: the same clients are played on it, and what is left is looked at."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -103,7 +104,7 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
     """
     noise = Evidence(captured, settings).noise
     level = level_of(noise)
-    quiet = settings.model_copy(update={"noise_scale": 0.0, "prior": NONE, "suite": None})
+    quiet = _alone(settings).model_copy(update={"noise_scale": 0.0})
 
     def play(clients: CapturedClients, cell: CellSettings = quiet) -> Tensor:
         stage = SimulatedStage(data_root, chunk, clients, quiet, None, None)
@@ -163,7 +164,7 @@ def _by_draws(
 
     ``middle``: what it sends without noise, where that is not drawn.
     """
-    evidence, keys = Evidence(captured, settings), [settings.model_copy(update={"prior": NONE, "suite": None})]
+    evidence, keys = Evidence(captured, settings), [_alone(settings)]
     for _ in range(PLAYS):
         keys.append(with_other_key(keys[-1]))
     keys.pop(0)  # of clients that this tool played
@@ -174,6 +175,34 @@ def _by_draws(
     sent = _as_steps(settings, captured.target)
     check = check_of_draws(NAME, sent, captured.grain, drawn, noisy)
     return check if check.outcome == "holds" else _with_other(check, sent, drawn.mean)
+
+
+def beyond_draws(captured: CapturedClients, settings: CellSettings, data_root: Path, chunk: int = 128) -> np.ndarray:
+    """Return how far what each client sent (V,) is from what the declared defense makes of the given examples.
+
+    The examples in ``captured`` are an attacker's, not the truth: fitted to what was sent, so that being nearer than a
+    draw says nothing against them. The unit is the largest distance of a draw, so that more than 1 means that these
+    examples under this declaration do not explain what was sent.
+    """
+    stage, cells = SimulatedStage(data_root, chunk, captured, settings, None, None), [_alone(settings)]
+    for _ in range(PLAYS):
+        cells.append(with_other_key(cells[-1]))
+    chosen = Evidence(captured, settings).defense.chosen_at(settings.tap, captured.layout)
+
+    def play(number: int) -> Tensor:
+        return _as_steps(settings, stage.set(cells[number + 1]).observation.target.cpu())
+
+    drawn = Drawn(play, chosen is not None and chosen.choice == "chance", None)
+    spread, _, _ = drawn.usual()
+    found, _, norm = drawn.apart(_as_steps(settings, captured.target))
+    most = student.isf(UNFIT / captured.clients, PLAYS - 1) * (1 + 1 / PLAYS) ** 0.5
+    allowed = spread.mean(0) + most * spread.std(0) + UNLIKE * norm + captured.grain
+    return (found / allowed.clamp_min(1e-300)).where(norm > 0, math.inf).numpy()
+
+
+def _alone(settings: CellSettings) -> CellSettings:
+    """The cell of clients that nobody attacks with public data."""
+    return settings.model_copy(update={"prior": NONE, "suite": None})
 
 
 def _as_steps(settings: CellSettings, target: Tensor) -> Tensor:
@@ -306,6 +335,8 @@ def moved_by_rounding(
 PLAYS = 16
 # Of a norm: what says nothing against a truth, and from which on a spread may hide that it is another client's.
 UNLIKE, HIDES = 0.02, 0.5
+#: The chance that a draw is called too far to be explained, where that accuses nobody and only withholds an estimate.
+UNFIT = 1e-3
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ from harness.evaluation.attacking import Engine, at_once, in_one_process
 from harness.evaluation.reading import known_batches
 from harness.evaluation.watching import Foresight
 from harness.experiment import CellSettings
+from harness.judging.explained import beyond_draws
 from harness.judging.federation import CapturedClients
 from harness.judging.stage import Kin, SimulatedStage
 from harness.judging.texts import unexplained
@@ -109,6 +110,9 @@ def guess(
         left, left_of_shuffled, usual = _of(made, attack), _of(drowned, attack), _usual(stored, attack)
     likeness = Likeness.of(captured.target, scene.observation.target)
     estimates, reason = _estimates(stored.cell, left, left_of_shuffled, usual, likeness)
+    if "no" in estimates:
+        own = replace(captured, images=made.images.cpu(), labels=made.labels.cpu())
+        estimates, reason = _explained_alone(estimates, reason, beyond_draws(own, settings, data_root, chunk))
     return Guess(settings.attack, made.images, made.labels, left, left_of_shuffled, usual, estimates, reason, stored)
 
 
@@ -255,6 +259,27 @@ def _estimates(
         # The attack works on who trains as declared, so that these clients did not, or their data are of another kind.
         told += f", what was sent up to {left.max():.3g}: it is not what these settings send. {likeness}; {_CHECK}"
     return ["plausibly reconstructed" if one else "could not tell" for one in near], told
+
+
+def _explained_alone(estimates: Sequence[Estimate], reason: str, beyond: np.ndarray) -> tuple[list[Estimate], str]:
+    """The estimates with "no" only of clients who are seen to send what they declare.
+
+    A clip makes norms alike, and noise of which little is there hides nothing: of who trained otherwise, an attack that
+    is told so may read all. So what was made has to explain what was sent, up to what the declared defense draws.
+
+    Args:
+        beyond: of each client, the distance of what was sent, in units of the largest that draws have.
+    """
+    unseen = beyond > 1
+    if not unseen.any():
+        return list(estimates), f"{reason}, and what it makes explains what was sent within the declared noise"
+    told = (
+        f"{reason}, but what it makes does not explain what {int(unseen.sum())} of {len(beyond)} clients sent: it is "
+        f"off by up to {beyond.max():.3g} times what the declared defense draws at most. They may have trained "
+        f"otherwise, and what another attack reads is not known; {_CHECK}; or use --attack auto"
+    )
+    pairs = zip(estimates, unseen, strict=True)
+    return ["could not tell" if one == "no" and far else one for one, far in pairs], told
 
 
 def _between(usual: float, shuffled: float) -> float:

@@ -100,6 +100,7 @@ def test_without_truth_noise_is_seen_to_protect(federation: Federation, judge: A
     _, document, _ = judge(folders, "--prior", "digits", "--attack", "map")
     (made,) = document["estimates"]
     assert made["estimates"] == ["no"] * 3 and "stand-ins under the declared defense it" in made["reason"]
+    assert "explains what was sent within the declared noise" in made["reason"]
 
 
 @pytest.mark.parametrize(("defense", "said"), [("none", "could not tell"), ("fed_cdp", "no")])
@@ -162,6 +163,27 @@ def test_no_is_not_said_of_clients_who_train_otherwise_than_they_declare(
     code, document, _ = judge(folders, "--prior", "digits", "--attack", "cpl")
     violated = any(check["outcome"] == "violated" for check in document["checks"])
     assert code == (3 if violated else 0) and "no" not in document["estimates"][0]["estimates"]
+
+
+def test_no_is_not_said_of_who_trains_otherwise_behind_a_clip_that_hides_it(judge: Any, tmp_path: Path) -> None:
+    """A clip makes norms alike, and noise that is next to nothing hides from nobody who is told the optimizer."""
+    defense = {"name": "fed_sdp", "settings": {"clip": 0.05, "sigma": 0.01, "noise_at": "client"}}
+    (images, labels), random = digits(2, 1), torch.Generator().manual_seed(0)
+    folders = [tmp_path / str(number) for number in range(2)]
+    for number, folder in enumerate(folders):
+        network = build_module("mlp", (1, 8, 8), 10, seed=0)
+        with captured(network, folder, **FACTS, defense=defense):
+            before = torch.nn.utils.parameters_to_vector(network.parameters()).detach()
+            nn.functional.cross_entropy(network(images[number]), labels[number]).backward()
+            torch.optim.Adam(network.parameters(), lr=0.05).step()
+            step = torch.nn.utils.parameters_to_vector(network.parameters()).detach() - before
+            noise = 0.0005 * torch.randn(step.shape, generator=random)
+            moved = before + step * min(1.0, 0.05 / float(step.norm())) + noise
+            torch.nn.utils.vector_to_parameters(moved, network.parameters())
+    code, document, _ = judge(folders, "--prior", "digits", "--attack", "cpl")
+    (made,) = document["estimates"]
+    assert code == 0 and made["estimates"] == ["could not tell"] * 2
+    assert "does not explain what 2 of 2 clients sent" in made["reason"]
 
 
 # Steps and attack of clients whose optimizer the capture reads off the very object.
