@@ -270,6 +270,8 @@ class Network:
 
     def _dropped(self) -> bool:
         """Whether the gradients of all earlier passes are gone, or are none that a step is taken with."""
+        if any(getattr(one, "summed_grad", None) is not None for one in self.module.parameters()):
+            return False  # Opacus's BatchMemoryManager keeps the clipped ones there until the step
         made = [one.grad for one in self.module.parameters() if one.grad is not None]
         return not any(bool(one.any()) for one in made) or not all(bool(one.isfinite().all()) for one in made)
 

@@ -83,6 +83,8 @@ class Watch:
         # Of one step.
         self._looks: list[Any] = []
         self._private: Any = None
+        # Over how many batches a private optimizer divided each step, beside the size that it expects.
+        self._shares = set[int]()
         self._clips = Clips()
         self._penalised = self._by_itself = False
 
@@ -279,6 +281,8 @@ class Watch:
         if self._steps.first is None:
             self._early = list(self._drawn.values())
         self._private = self._private or _wrapped_for_privacy(optimizer)
+        if self._private is not None:
+            self._shares.add(getattr(self._private, "accumulated_iterations", 1))
         self._steps.begin(optimizer)
 
     def _ends(self, optimizer: Optimizer) -> None:
@@ -321,7 +325,11 @@ class Watch:
         if network is not None:
             self._look_within(network)
         steps = [()] * len(self._steps.rates) if network is None else network.steps
-        found |= batches_of(steps, self._loaders(), self._tell) if steps else {}
+        loaders = self._loaders()
+        if self._private is not None and any(len(one) > 1 for one in steps):
+            # It clips each example, whatever part of the batch it came in, such as those of BatchMemoryManager.
+            steps, loaders = [(sum(one),) for one in steps], []
+        found |= batches_of(steps, loaders, self._tell) if steps else {}
         if network is None and self._steps.first is not None and "batch_size" not in found:
             self.unlike["batch_size",] = (
                 "its network was not seen at work: the loop calls parts of it, or a wrapper such as torch.compile's; "
@@ -456,7 +464,9 @@ class Watch:
         if getattr(wrapper, "loss_reduction", "mean") != "mean":
             self._tell("its private optimizer does not divide by the batch; train with loss_reduction='mean'")
         settings = {"noise_multiplier": wrapper.noise_multiplier, "max_grad_norm": wrapper.max_grad_norm}
-        expected = getattr(wrapper, "expected_batch_size", None)
+        if len(self._shares) > 1:
+            self._tell("its private optimizer divides steps by different numbers of batches; add up as many in each")
+        expected = (getattr(wrapper, "expected_batch_size", None) or 0) * max(self._shares, default=1)
         return {"defense": Declared(name="make_private", settings=settings)} | (
             {"expected_batch_size": expected} if expected else {}
         )
@@ -475,6 +485,8 @@ class Watch:
         steps = [] if network is None else network.made
         passes = [one for step in steps for one in step]
         multiples = [[one.multiple for one in step] for step in steps]
+        if self._private is not None:  # which divides by what it expects, however many batches there are
+            multiples = [[one.multiple] for one in passes]
         found = facts_of_losses(multiples, max([one.near for one in passes], default=0.0))
         if not seen_of(multiples):
             self.unsure = {"loss_scale": "its loss was not seen: taken as the mean cross-entropy of each batch"}

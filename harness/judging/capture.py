@@ -287,6 +287,12 @@ class CaptureRecord(BaseModel):
         if self.optimizer != MOMENTUM:
             optimizer_of(self.optimizer).require_steps(self.local_steps)
             optimizer_of(self.optimizer).require_rate(self.learning_rate, self.local_steps)
+        if self.accumulate > 1 and self.expected_batch_size not in (None, self.batch_size):
+            raise ValueError(
+                f"accumulate {self.accumulate} does not say whether expected_batch_size {self.expected_batch_size:g} "
+                f"divides a batch or a step; leave it out, give batch_size {self.step_size}, the examples of a whole "
+                "step, and in expected_batch_size what divides their sum"
+            )
         known = PLAIN if self.optimizer == MOMENTUM else optimizer_of(self.optimizer)
         alone = self.local_steps == 1 and self.client is not None and not self.groups
         told = known.name == "sgd" and known.momentum and alone

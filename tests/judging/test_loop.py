@@ -376,6 +376,54 @@ def test_a_private_optimizer_is_declared(tmp_path: Path) -> None:
         read_capture(tmp_path / "other")
 
 
+class Managed(DPOptimizer):
+    """As Opacus' BatchMemoryManager makes one: every second batch takes a step, and sums stay until then."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        super().__init__(optimizer)
+        self.summed, self.batches = None, 0
+
+    def weights(self) -> list[Any]:
+        return self.original_optimizer.param_groups[0]["params"]
+
+    def zero_grad(self) -> None:
+        super().zero_grad()
+        for one in self.weights() if self.batches % 2 == 0 else ():
+            one.summed_grad = None
+
+    def step(self) -> None:
+        self.batches += 1
+        for one in self.weights():
+            one.summed_grad = one.grad.clone() + (0 if getattr(one, "summed_grad", None) is None else one.summed_grad)
+            one.grad = one.summed_grad.clone()
+        if self.batches % 2 == 0:
+            self.original_optimizer.step()
+
+
+def test_parts_of_a_private_batch_are_one_batch(tmp_path: Path) -> None:
+    """Whose sum is divided by the size that is expected of all of it, once."""
+    network, loader = client(12, 3)
+    kind: Any = type("DPOptimizer", (Managed,), {"expected_batch_size": 6})
+    with captured(network, tmp_path):
+        train(network, kind(SGD(network.parameters(), 0.1)), loader)
+    made = read_capture(tmp_path).record
+    assert (made.batch_size, made.expected_batch_size, made.local_steps) == (6, 6, 2)
+    assert (made.accumulate, made.accumulate_sum, made.loss_scale) == (1, False, 1.0)
+
+
+def test_batches_that_a_private_optimizer_adds_up_are_one_batch(tmp_path: Path) -> None:
+    """It divides by their number too."""
+    network, loader = client(6, 3)
+    kind: Any = type("DPOptimizer", (DPOptimizer,), {"expected_batch_size": 3, "accumulated_iterations": 2})
+    optimizer = kind(SGD(network.parameters(), 0.1))
+    with captured(network, tmp_path):
+        for images, labels in loader:
+            loss(network, images, labels).backward()
+        optimizer.step()
+    made = read_capture(tmp_path).record
+    assert (made.batch_size, made.expected_batch_size, made.accumulate, made.accumulate_sum) == (6, 6, 1, False)
+
+
 @pytest.mark.parametrize(
     ("summed", "reduction", "said"),
     [

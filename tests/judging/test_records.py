@@ -50,6 +50,7 @@ def test_keys_beside_the_optimizer_are_part_of_it(facts: dict[str, Any], text: s
         ({"optimizer": "sgd:lr=0.1,fedprox=0.5", "fedprox": 0.1}, "fedprox is 0.1 and in the optimizer 0.5; give one"),
         ({"optimizer": "momentum", "learning_rate": 0.1, "fedprox": 0.1}, "needs the optimizer's arguments"),
         ({"optimizer": SGD, "accumulate_sum": True}, "give their number as accumulate"),
+        ({"optimizer": SGD, "batch_size": 4, "accumulate": 2, "expected_batch_size": 8}, "give batch_size 8"),
         ({"optimizer": SGD, "epochs": 2, "examples": 7, "local_steps": 8, "drop_last": True}, "are 6 local_steps"),
         ({"optimizer": SGD, "epochs": 2, "examples": 7, "local_steps": 6, "drop_last": False}, "are 8 local_steps"),
         ({"optimizer": SGD, "epochs": 2, "examples": 8, "local_steps": 8, "accumulate": 2},
