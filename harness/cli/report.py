@@ -26,13 +26,16 @@ def report_command(
         list[Path] | None, typer.Option(help="A folder of an earlier run, for the trend section only; repeated.")
     ] = None,
     form: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--format", help="html, or every table as md, csv, latex or json.", autocompletion=among(list(_ENDINGS))
+            "--format",
+            help="html, or every table as md, csv, latex or json (as --out ends, else html).",
+            autocompletion=among(list(_ENDINGS)),
         ),
-    ] = "html",
+    ] = None,
 ) -> int:
     """Make a report of runs: what leaks where, pictures, figures, privacy statements, and commands."""
+    form = _form_of(out) if form is None else form
     if form not in _ENDINGS:
         raise UsageError(f"unknown format {form!r}; choose {', '.join(_ENDINGS)}")
     place = out or Path("report" if form == "csv" else f"report.{_ENDINGS[form]}")
@@ -53,6 +56,20 @@ def report_command(
             note(f"left out of {run.name}: {reason}")
     note(str(place))
     return DONE
+
+
+def _form_of(out: Path | None) -> str:
+    """The format that a file's ending asks for. Raises UsageError: of an ending that is none, or of several files."""
+    ending = "" if out is None or os.path.isdir(out) else out.suffix.lower().removeprefix(".")
+    form = next((form for form, own in _ENDINGS.items() if ending == own), "html" if ending in ("", "htm") else None)
+    if form == "csv":
+        raise UsageError(
+            f"--out {str(out)!r} is one file, and csv is one for each table; name a folder, with --format csv"
+        )
+    if form is None:
+        known = ", ".join(f".{own}" for own in _ENDINGS.values() if own != "csv")
+        raise UsageError(f"--out {str(out)!r} ends in none of {known}; end it so, or add --format")
+    return form
 
 
 def _content(form: str, runs: list, earlier: list) -> str:

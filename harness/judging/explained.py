@@ -242,19 +242,23 @@ def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _L
     """
     if check.outcome != "violated":
         return check
+    # Beside what the truth gives, all that a clip leaves may be little.
+    beside = replace(left, made=sent)
     apart, columns = sent - left.made, torch.stack([left.made, captured.before.double()], 2)
     scaled, both = (torch.linalg.lstsq(one, apart[..., None]).solution for one in (columns[..., :1], columns))
     shrunk = both[:, 1, 0]
     alone, rest = apart - (columns[..., :1] @ scaled)[..., 0], apart - (columns @ both)[..., 0]
-    if (shrunk > 0).all() and left.fits(rest, allowed) and not left.fits(alone, allowed):
-        said = f"the update also shrinks the weights, as weight decay does ({float(shrunk.mean()):.2g} of them)"
+    if (shrunk > 0).all() and beside.fits(rest, allowed) and not beside.fits(alone, allowed):
+        said = (
+            f"the update also shrinks the weights, as weight decay does (weight_decay about {float(shrunk.mean()):.2g})"
+        )
         said = f"{check.detail}; {said}; none is declared"
         return replace(check, outcome="cannot tell", detail=said, undecided=True)
     times = 1 + scaled[:, 0, 0]
-    if left.fits(alone, allowed) and bool((times < 0).all()):
+    if beside.fits(alone, allowed) and bool((times < 0).all()):
         said = f"it is {float(times.min()):.4g} to {float(times.max()):.4g} times what the truth gives"
         return replace(check, detail=f"{check.detail}; {said}: an update is after less before, a gradient goes uphill")
-    if left.fits(alone, allowed) and bool((times > 0).all()):
+    if beside.fits(alone, allowed) and bool((times > 0).all()):
         told = dict.fromkeys(f"{float(one):.4g}" for one in (times.min(), times.max()))
         said = f"it is {' to '.join(told)} times what the truth gives"
         clipped = ", clip_grad_norm" if bool((times < 1).all()) else ""

@@ -226,7 +226,7 @@ def test_nor_another_learning_rate(federation: Federation, tmp_path: Path) -> No
 
 def test_weight_decay_is_no_violation_without_noise_either(federation: Federation, tmp_path: Path) -> None:
     check = told(federation(2, weight_decay=0.5), tmp_path)
-    assert check.outcome == "cannot tell" and "weight decay does (0.5 of them)" in check.detail
+    assert check.outcome == "cannot tell" and "as weight decay does (weight_decay about 0.5)" in check.detail
 
 
 @pytest.mark.parametrize("size", [8, 11])

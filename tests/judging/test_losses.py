@@ -263,6 +263,20 @@ def test_a_gradient_that_was_scaled_down_may_be_clipped(tmp_path: Path) -> None:
     assert "it is 0.5 times what the truth gives: a loss that is summed or divided (loss_scale), clip_grad_" in detail
 
 
+def test_a_gradient_whose_values_were_cut_is_no_multiple(tmp_path: Path) -> None:
+    """However little is left of it, and so of its difference from a multiple."""
+    trained(tmp_path, by_two, size=4, by_hand={"learning_rate": 0.1, "batch_size": 4, "local_steps": 1})
+    for client in ("0", "1"):
+        before, after = (dict(np.load(tmp_path / client / f"{stem}.npz")) for stem in ("before", "after"))
+        steps = {name: np.clip(after[name] - before[name], -1e-5, 1e-5) for name in before}
+        np.savez(tmp_path / client / "update.npz", **steps)
+        (tmp_path / client / "after.npz").unlink()
+    (clients,) = federations([read_capture(tmp_path / str(client)) for client in range(2)])
+    (group,) = groups_of([clients], "t", ["cpl"], "none", "cpu")
+    check = explained(clients, group.cell, tmp_path)
+    assert check.outcome == "violated" and "times what the truth gives" not in check.detail
+
+
 def headless(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
     return nn.Sequential(small(image_shape, classes), nn.Tanh())
 

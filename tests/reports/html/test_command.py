@@ -25,6 +25,12 @@ def test_every_format_is_one_file(grid: list[Path], tmp_path: Path, form: str, s
     assert out.read_text().startswith(start)
 
 
+@pytest.mark.parametrize(("name", "start"), [("t.md", "## "), ("t.TEX", "% needs"), ("page", "<!DOCTYPE html>")])
+def test_the_ending_of_the_file_tells_the_format(grid: list[Path], tmp_path: Path, name: str, start: str) -> None:
+    assert run(["report", str(grid[0]), "--out", str(tmp_path / name)]) == 0
+    assert (tmp_path / name).read_text().startswith(start)
+
+
 def test_csv_is_a_file_per_table(grid: list[Path], tmp_path: Path) -> None:
     assert run(["report", *map(str, grid), "--format", "csv", "--out", str(tmp_path / "tables")]) == 0
     names = {file.name for file in (tmp_path / "tables").iterdir()}
@@ -35,7 +41,8 @@ def test_csv_is_a_file_per_table(grid: list[Path], tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["nowhere"], "nothing to report"), ([], "Missing argument"), (["GRID", "--format", "pdf"], "choose html"),
-        (["GRID", "--out", "."], "is a folder"),
+        (["GRID", "--out", "."], "is a folder"), (["GRID", "--out", "x.csv"], "name a folder, with --format csv"),
+        (["GRID", "--out", "x.pdf"], "ends in none of .html, .md, .tex, .json"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(
