@@ -327,6 +327,8 @@ def _planned(readings: Sequence[Reading], planned: Callable[[], list[Line]], as_
     lines, problem = list[Line](), None
     try:
         lines = planned()
+        if lines and not any(line.captures for line in lines):
+            problem = lines[0].reason
     except UsageError as error:
         problem = str(error)
     if as_json:

@@ -249,9 +249,8 @@ def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _L
     shrunk = both[:, 1, 0]
     alone, rest = apart - (columns[..., :1] @ scaled)[..., 0], apart - (columns @ both)[..., 0]
     if (shrunk > 0).all() and beside.fits(rest, allowed) and not beside.fits(alone, allowed):
-        said = (
-            f"the update also shrinks the weights, as weight decay does (weight_decay about {float(shrunk.mean()):.2g})"
-        )
+        size = f"{float(shrunk.mean()):.2g}" + ("" if captured.record.defense is None else ", or more behind a clip")
+        said = f"the update also shrinks the weights, as weight decay does (weight_decay about {size})"
         said = f"{check.detail}; {said}; none is declared"
         return replace(check, outcome="cannot tell", detail=said, undecided=True)
     times = 1 + scaled[:, 0, 0]

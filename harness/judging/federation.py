@@ -517,9 +517,11 @@ def _truth(capture: Capture, words: Words | None) -> tuple[Tensor, Tensor]:
     # Asked before values are read: they may be more than memory holds.
     if capture.truths != expected:
         held = f"{capture.truths} true {record.kind.many}"
+        drawn = capture.kind != "gradient" and record.local_steps > 1 and _clips_examples(record)
+        without = " (of steps on Poisson batches of different sizes, leave the truth out: then it is judged without)"
         raise UsageError(
             f"capture {str(capture.folder)!r}: {held}, but batch_size {record.batch_size} and local_steps "
-            f"{record.local_steps} make {expected}; give those the client trained on, in order"
+            f"{record.local_steps} make {expected}; give those the client trained on, in order{without * drawn}"
         )
     images, labels = true_texts(capture, words, expected) if record.data == "text" else _true_images(capture, expected)
     places = list(range(expected) if capture.kind == "gradient" else record.slots())

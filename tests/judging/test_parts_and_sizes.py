@@ -292,6 +292,17 @@ def test_batches_that_are_declared_not_to_be_drawn_are_of_their_size(tmp_path: P
     assert check.outcome == "violated"
 
 
+def test_steps_on_other_batches_with_their_truth_are_refused_with_the_way_out(
+    federation: Federation, judge: Judge
+) -> None:
+    folders = federation(1, True, opacus(0.02), clip=1.0, deviation=0.02, batch=4, steps=2, expected=3)
+    edit(folders[0], batch_size=3, expected_batch_size=3)
+    ended, _, told = judge(folders)
+    assert ended == 2 and "Poisson batches of different sizes, leave the truth out" in told
+    (folders[0] / "truth.npz").unlink()
+    assert judge(folders, "--checks-only")[0] == 0
+
+
 def test_of_a_poisson_batch_of_unknown_size_no_is_not_said(federation: Federation, judge: Judge) -> None:
     folders = federation(2, truth=False, declared=opacus(6.0), clip=1.0, deviation=6.0)
     _, document, _ = judge(folders, "--prior", "digits", "--attack", "analytic")

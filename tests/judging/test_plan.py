@@ -93,6 +93,12 @@ def test_a_plan_names_what_cannot_be_judged(
     assert len(document["captures"]) == 2
 
 
+def test_a_plan_in_which_nothing_runs_fails_as_the_run_does(federation: Federation, planned: Planned) -> None:
+    code, document, line = planned(*federation(2), "--prior", "digits", "--attack", "span")
+    (attack,) = document["attacks"]
+    assert code == 2 and document["problem"] == attack["reason"] and attack["reason"] in line
+
+
 def test_a_plan_is_read_by_people_too(federation: Federation, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["judge", *map(str, federation(2)), "--plan"]) == 0
     said = capsys.readouterr().out
