@@ -40,6 +40,12 @@ class Quantise(Operation):
         return Coding(self.kind, bits=self.bits)
 
     @property
+    def most_values(self) -> int | None:
+        if self.coding.signs:
+            return 3  # with zeros, of whoever counts them as neither
+        return 2**self.bits if self.kind == "int8" else None
+
+    @property
     def subject(self) -> str:
         return "updates"
 
@@ -81,6 +87,10 @@ class RoundByChance(Operation):
     def noise(self, context: RoundContext) -> Noise:
         # The steps are those of the largest number, which is sent exactly, and zeros stay zeros.
         return Noise("unknown", None, "layer", unread=True, bare=True)
+
+    @property
+    def most_values(self) -> int:
+        return 2 * self.steps + 1
 
     @property
     def subject(self) -> str:
@@ -128,6 +138,10 @@ class ErrorFeedback(Operation):
     @property
     def sparse(self) -> bool:
         return self.inner.sparse
+
+    @property
+    def most_values(self) -> int | None:
+        return self.inner.most_values
 
     @property
     def coding(self) -> Coding | None:

@@ -274,6 +274,11 @@ class Defense:
         grids = (one.grid(context, steps) for _, one in self.flow(context.cohort) if _passed(tap, one))
         return next((step for step in grids if step is not None), None)
 
+    def most_values_at(self, tap: Tap) -> int | None:
+        """How many different numbers a tensor holds at most at a tap; None where something else acts behind that."""
+        passed = [one.most_values for _, one in self.flow() if one.acts and _passed(tap, one)]
+        return passed[-1] if passed else None
+
     def refuses_module(self, module: str) -> bool:
         """Return whether clients train no network that a server has put such a module before, named in words."""
         return any(one.refuses(module) for _, one in self.flow())

@@ -234,6 +234,11 @@ class Operation:
         """The step of the grid that values behind it lie on, in units of a gradient after L ``steps``."""
         return None
 
+    @property
+    def most_values(self) -> int | None:
+        """How many different numbers a tensor behind it holds at most; None where there may be any number of them."""
+        return None
+
     replays: ClassVar[bool] = False
     """Whether what it keeps in ``context.server`` follows from its random streams alone, and is no one else's."""
 

@@ -59,7 +59,7 @@ def on_grid(evidence: Evidence) -> Check | None:
     settings = evidence.settings
     step = evidence.defense.grid_of(settings.tap, context_of(evidence.captured, settings), steps_of(settings))
     if step is None:
-        return None
+        return _of_few_values(evidence)
     grain = float(evidence.captured.grain.max())
     if step < _FINEST * grain:
         return Check(ON_GRID, "cannot tell", f"its steps of {step:.3g} are too fine for the floats of the capture")
@@ -67,6 +67,26 @@ def on_grid(evidence: Evidence) -> Check | None:
     off = float(((steps - steps.round()).abs() * step).max())
     said = f"values are up to {off:.2g} off a grid of {step:.3g}"
     return Check(ON_GRID, "holds" if off <= 2 * grain else "violated", said)
+
+
+def _of_few_values(evidence: Evidence) -> Check | None:
+    """Whether no tensor holds more different numbers than the declared rounding leaves; None where it leaves any."""
+    most, adaptive = evidence.defense.most_values_at(evidence.settings.tap), evidence.settings.update_reading.adaptive
+    if most is None or (adaptive is not None and not evidence.defense.changes_messages()):
+        return None
+    counts, coarse = dict[str, int](), False
+    for name, values in zip(evidence.layout.names, evidence.tensors(), strict=True):
+        ordered, grain = values.sort(1).values, 2 * evidence.captured.grain.double()[:, None]
+        # The floats of the capture may not tell all steps apart, and then fewer are counted.
+        coarse |= bool(((ordered[:, -1:] - ordered[:, :1]) / most < _FINEST * grain).any())
+        counts[name] = 1 + int((ordered.diff(dim=1) > grain).sum(1).max())
+    name = max(counts, key=lambda one: counts[one])
+    said = f"a client's {name} holds {counts[name]} different values, the declared rounding leaves at most {most}"
+    if counts[name] > most:
+        return Check(ON_GRID, "violated", f"{said}: it is off, finer, or not by the tensor")
+    if coarse or all(values.shape[1] <= most for values in evidence.tensors()):
+        return Check(ON_GRID, "cannot tell", f"{said}, and without it there may be as few")
+    return Check(ON_GRID, "holds", said)
 
 
 def buffers(evidence: Evidence) -> Check | None:

@@ -18,7 +18,7 @@ from harness.capture import CaptureRecord
 from harness.cli import run
 from harness.defenses import DEFENSES, Cohort, RoundContext
 from harness.judging.capture import read_capture
-from harness.judging.checks import bare, checks_of
+from harness.judging.checks import ON_GRID, bare, checks_of
 from harness.judging.declared import cells_of
 from harness.judging.evidence import Check, Evidence, ranks_of
 from harness.judging.explained import explained
@@ -60,6 +60,20 @@ def test_the_honest_are_not_accused_and_what_is_planted_is_named(about: str, tmp
 def test_a_drawn_batch_without_noise_is_not_accused_of_its_size(about: str, tmp_path: Path) -> None:
     checks = run_case(CASES[about], tmp_path)
     assert CASES[about].as_expected(checks), checks
+
+
+QSGD, BITS = {"name": "paper:QSGD", "settings": {}}, {"name": "quantization", "settings": {"bits": 4}}
+
+
+@pytest.mark.parametrize("declared", [QSGD, BITS, {"name": "paper:signSGD", "settings": {"scaled": True}}])
+@pytest.mark.parametrize("really", [True, False])
+def test_numbers_that_are_declared_to_be_rounded_are_few(
+    declared: dict[str, Any], really: bool, tmp_path: Path
+) -> None:
+    case = replace(CASES["two bits for a number"], declared=Declared.model_validate(declared))
+    sent = replace(case, really=None if really else Declared(name="none"))
+    (check,) = [one for one in run_case(sent, tmp_path, truth=False) if one.name == ON_GRID]
+    assert check.outcome == ("holds" if really else "violated")
 
 
 def test_weight_decay_that_nobody_declared_is_seen_and_not_accused(tmp_path: Path) -> None:
