@@ -181,8 +181,8 @@ def beyond_draws(captured: CapturedClients, settings: CellSettings, data_root: P
     """Return how far what each client sent (V,) is from what the declared defense makes of the given examples.
 
     The examples in ``captured`` are an attacker's, not the truth: fitted to what was sent, so that being nearer than a
-    draw says nothing against them. The unit is the largest distance of a draw, so that more than 1 means that these
-    examples under this declaration do not explain what was sent.
+    draw says nothing against them. The unit is the largest distance of a draw, of all of it or in the examples' own
+    direction, so that more than 1 means that these examples under this declaration do not explain what was sent.
     """
     stage, cells = SimulatedStage(data_root, chunk, captured, settings, None, None), [_alone(settings)]
     for _ in range(PLAYS):
@@ -193,11 +193,14 @@ def beyond_draws(captured: CapturedClients, settings: CellSettings, data_root: P
         return _as_steps(settings, stage.set(cells[number + 1]).observation.target.cpu())
 
     drawn = Drawn(play, chosen is not None and chosen.choice == "chance", None)
-    spread, _, _ = drawn.usual()
-    found, _, norm = drawn.apart(_as_steps(settings, captured.target))
-    most = student.isf(UNFIT / captured.clients, PLAYS - 1) * (1 + 1 / PLAYS) ** 0.5
-    allowed = spread.mean(0) + most * spread.std(0) + UNLIKE * norm + captured.grain
-    return (found / allowed.clamp_min(1e-300)).where(norm > 0, math.inf).numpy()
+    spread, along, _ = drawn.usual()
+    found, beyond, norm = drawn.apart(_as_steps(settings, captured.target))
+    most = student.isf(UNFIT / captured.clients / 2, PLAYS - 1) * (1 + 1 / PLAYS) ** 0.5
+    slack = UNLIKE * norm + captured.grain
+    far = found / (spread.mean(0) + most * spread.std(0) + slack).clamp_min(1e-300)
+    # Noise that hides the distance may still show that nothing of these examples is in it.
+    short = (along.mean(0) - beyond) / (most * along.std(0) + slack).clamp_min(1e-300)
+    return far.maximum(short).where(norm > 0, math.inf).numpy()
 
 
 def _alone(settings: CellSettings) -> CellSettings:
