@@ -275,7 +275,7 @@ class Defense:
         return next((step for step in grids if step is not None), None)
 
     def most_values_at(self, tap: Tap) -> int | None:
-        """How many different numbers a tensor holds at most at a tap; None where something else acts behind that."""
+        """Return how many different numbers a tensor holds at most at a tap; None where something acts behind that."""
         passed = [one.most_values for _, one in self.flow() if one.acts and _passed(tap, one)]
         return passed[-1] if passed else None
 

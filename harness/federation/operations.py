@@ -236,7 +236,7 @@ class Operation:
 
     @property
     def most_values(self) -> int | None:
-        """How many different numbers a tensor behind it holds at most; None where there may be any number of them."""
+        """Return how many different numbers a tensor behind it holds at most; None where any number may be."""
         return None
 
     replays: ClassVar[bool] = False

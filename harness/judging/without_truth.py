@@ -270,7 +270,7 @@ def _explained_alone(estimates: Sequence[Estimate], reason: str, beyond: np.ndar
     Args:
         beyond: of each client, the distance of what was sent, in units of the largest that draws have.
     """
-    unseen = beyond > 1
+    unseen = ~(beyond <= 1)  # also where a distance is no number
     if not unseen.any():
         return list(estimates), f"{reason}, and what it makes explains what was sent within the declared noise"
     told = (
