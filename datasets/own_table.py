@@ -233,7 +233,11 @@ def _scaled(file: DataFile, name: str, numbers: np.ndarray) -> np.ndarray:
 def _group(file: DataFile, name: str, cells: list[str]) -> Group:
     categories = tuple(sorted({*cells} - {""}))
     odd = next(cell for cell in categories if _number(cell) is None)
-    mixed = f"{odd!r} in row {cells.index(odd) + 1} is no number" if any(_number(one) is not None for one in categories) else ""
+    mixed = (
+        f"{odd!r} in row {cells.index(odd) + 1} is no number"
+        if any(_number(one) is not None for one in categories)
+        else ""
+    )
     if len(categories) > _MOST_CATEGORIES or len(categories) == len(cells):
         mend = mixed and f"; {mixed}, if it holds numbers"
         raise file.wrong(
