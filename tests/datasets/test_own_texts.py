@@ -109,7 +109,8 @@ def test_parquet_is_read_alike(tmp_path: Path) -> None:
 
 
 def test_parquet_of_images_is_told_where_nothing_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for name in ("pyarrow", "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, name, None)
     (tmp_path / "own.parquet").write_bytes(b"PAR1")
     with pytest.raises(UsageError, match=r"needs pyarrow; pip install .* save images as .*numpy\.savez\('NEW\.npz'"):
         load_dataset(str(tmp_path / "own.parquet"), tmp_path)
