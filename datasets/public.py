@@ -172,8 +172,7 @@ def require_scale(public: Dataset, choice: str) -> None:
     if public.columns is not None and is_own_data(choice):
         raise UsageError(
             f"public data {choice!r} are a table that is scaled by its own ranges, not by those of the private rows; "
-            "use --prior auto, or save public rows as features on the same scale as .npz: "
-            "numpy.savez('NEW.npz', images=features, labels=labels), with features of shape (rows, 1, 1, features)"
+            "use --prior auto, or save features on the same scale as .npz"
         )
 
 
