@@ -135,27 +135,36 @@ def load_own_table(path: Path) -> Dataset:
     file = DataFile(path)
     values = _cells(file, read_columns(file))
     labels, classes = _classes(file, values.pop(LABEL))
-    same = [name for name, cells in values.items() if len(set(cells)) == 1]
-    kinds = {name: (cells, _numbers(file, name, cells)) for name, cells in values.items() if name not in same}
-    numbers = {name: found for name, (_, found) in kinds.items() if found is not None}
-    same += [name for name, found in numbers.items() if found.min() == found.max()]
-    scaled = {name: _scaled(file, name, found) for name, found in numbers.items() if name not in same}
-    named = {name: cells for name, (cells, found) in kinds.items() if found is None}
-    columns = Columns(tuple(scaled), tuple(_group(file, name, cells) for name, cells in named.items()))
-    if same:
-        log.warning("harness: %s: left out, as every row has the same value: %s", path.name, _listed(same))
+    numbers, categorical = _kinds(file, values)
+    columns = Columns(tuple(numbers), tuple(_group(file, name, cells) for name, cells in categorical.items()))
     _require_size(file, len(labels), columns.width)
     features = np.zeros((len(labels), columns.width), dtype=np.float32)
-    for place, column in enumerate(scaled.values()):
+    for place, column in enumerate(numbers.values()):
         features[:, place] = column
     for group, place in zip(columns.groups, columns.slices, strict=True):
         at = {category: place.start + number for number, category in enumerate(group.categories)}
-        known = [(row, at[cell]) for row, cell in enumerate(named[group.name]) if cell]
+        known = [(row, at[cell]) for row, cell in enumerate(categorical[group.name]) if cell]
         features[tuple(np.array(known).T)] = 1.0
-    made = build_dataset(
-        file, path.name, features[:, None, None], labels, classes, f"own table, {path.name}", columns
-    )  # fmt: skip
+    images, origin = features[:, None, None], f"own table, {path.name}"
+    made = build_dataset(file, path.name, images, labels, classes, origin, columns)
     return replace(made, fitted_to="the ranges and categories of its own private rows, computed without noise")
+
+
+def _kinds(file: DataFile, values: dict[str, list[str]]) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
+    """Continuous columns, scaled, and the cells of categorical ones; a column with one value is neither."""
+    numbers, categorical, same = dict[str, np.ndarray](), dict[str, list[str]](), list[str]()
+    for name, cells in values.items():
+        alike = len(set(cells)) == 1
+        found = None if alike else _numbers(file, name, cells)
+        if alike or (found is not None and found.min() == found.max()):
+            same.append(name)
+        elif found is None:
+            categorical[name] = cells
+        else:
+            numbers[name] = _scaled(file, name, found)
+    if same:
+        log.warning("harness: %s: left out, as every row has the same value: %s", file.path.name, _listed(same))
+    return numbers, categorical
 
 
 def _cells(file: DataFile, columns: Sequence[Column]) -> dict[str, list[str]]:
@@ -233,11 +242,8 @@ def _scaled(file: DataFile, name: str, numbers: np.ndarray) -> np.ndarray:
 def _group(file: DataFile, name: str, cells: list[str]) -> Group:
     categories = tuple(sorted({*cells} - {""}))
     odd = next(cell for cell in categories if _number(cell) is None)
-    mixed = (
-        f"{odd!r} in row {cells.index(odd) + 1} is no number"
-        if any(_number(one) is not None for one in categories)
-        else ""
-    )
+    some_numbers = any(_number(cell) is not None for cell in categories)
+    mixed = f"{odd!r} in row {cells.index(odd) + 1} is no number" if some_numbers else ""
     if len(categories) > _MOST_CATEGORIES or len(categories) == len(cells):
         mend = mixed and f"; {mixed}, if it holds numbers"
         raise file.wrong(
