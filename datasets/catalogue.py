@@ -1,5 +1,6 @@
 """The names of the datasets, and what can be said of each without loading it."""
 
+import os
 import tarfile
 import tempfile
 import zlib
@@ -11,6 +12,7 @@ from pathlib import Path
 from harness.base.errors import UsageError
 from harness.base.registry import Registry
 from harness.datasets.hugging_face import fetch_of_hub, is_of_hub
+from harness.datasets.own_table import PARQUET, is_table
 from harness.datasets.record import Dataset
 from harness.results.atomic import move_plain
 
@@ -61,7 +63,8 @@ class DatasetStatus:
 
 OWN = Source("own data", "the owner's", find=lambda root: root)
 OWN_TEXTS = Source("own texts", "the owner's", find=lambda root: root, text=True)
-IMAGE_ENDING, TEXT_ENDINGS = ".npz", (".csv", ".parquet")
+OWN_TABLE = Source("own table", "the owner's", find=lambda root: root, table=True)
+IMAGE_ENDING, COLUMNS_ENDINGS = ".npz", (".csv", PARQUET)
 _ELSEWHERE = Source("an installed package", "see that package", find=lambda root: root)
 _HUB = Source("the Hugging Face hub", "see the dataset's card", find=lambda root: root)
 _sources: dict[str, Source] = {}
@@ -79,14 +82,16 @@ def add(name: str, source: Source) -> Callable[[Loader], Loader]:
 
 def is_own_data(name: str) -> bool:
     """Whether the name of a dataset is that of a user's own file."""
-    return name.endswith((IMAGE_ENDING, *TEXT_ENDINGS))
+    return name.endswith((IMAGE_ENDING, *COLUMNS_ENDINGS))
 
 
 def source_of(name: str) -> Source:
     """The source of a registered dataset or own file; a dataset from another package may have none, and gets a
-    placeholder."""
+    placeholder. The head of an own file says whether it holds texts or a table."""
+    if name.endswith(COLUMNS_ENDINGS):
+        return OWN_TABLE if is_table(Path(os.path.expanduser(name))) else OWN_TEXTS
     if is_own_data(name):
-        return OWN_TEXTS if name.endswith(TEXT_ENDINGS) else OWN
+        return OWN
     return _HUB if is_of_hub(name) else _sources.get(name, _ELSEWHERE)
 
 

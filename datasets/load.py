@@ -3,32 +3,37 @@
 Victims are images drawn from a dataset, keyed by the seed, never one twice.
 """
 
-import csv
-import importlib
-import io
 import math
 import os
-import unicodedata
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from stat import S_ISDIR
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from harness.base.errors import UsageError, in_one_line
+from harness.base.errors import UsageError
 from harness.base.limits import log
 from harness.base.randomness import generator
 from harness.base.words import PAD, Words, images_of, most_frequent, tokens_of
-from harness.datasets.catalogue import DATASETS, IMAGE_ENDING, TEXT_ENDINGS, is_own_data, source_of
+from harness.datasets.catalogue import COLUMNS_ENDINGS, DATASETS, IMAGE_ENDING, is_own_data, source_of
 from harness.datasets.files import DataFile
 from harness.datasets.hugging_face import hub_name, is_of_hub, load_of_hub
+from harness.datasets.own_table import (
+    AS_IMAGES,
+    GOOD_FILE,
+    LABEL,
+    TEXT,
+    is_table,
+    load_own_table,
+    odd_character,
+    read_columns,
+)
 from harness.datasets.record import Dataset, build_dataset, class_numbers
-from harness.results.files import MOST_OF_A_DOCUMENT, Unreadable, read_bytes
 
 # A user's own data: an .npz file with the arrays `images` and `labels`.
 
@@ -170,10 +175,11 @@ def load_dataset(
 def _whole(name: str, root: Path, words: Words | None, places: int | None) -> Dataset:
     if is_of_hub(name):
         return load_of_hub(name, root)
-    if name.endswith(TEXT_ENDINGS):
-        return load_own_texts(Path(os.path.expanduser(name)), words, places)
+    path = Path(os.path.expanduser(name))
+    if name.endswith(COLUMNS_ENDINGS):
+        return load_own_table(path) if is_table(path) else load_own_texts(path, words, places)
     if name.endswith(IMAGE_ENDING):
-        return load_own(Path(os.path.expanduser(name)))
+        return load_own(path)
     return read_by(DATASETS[name](root), words, places)
 
 
@@ -276,11 +282,6 @@ def _draw_labels(left: Tensor, examples: int, remaining: int, random: torch.Gene
 
 #: Most places of own texts; what is longer is cut, and told.
 MOST_PLACES = 64
-_COLUMNS = ("text", "label")
-_MEND = "give a file with the columns text and label"
-# Whoever has images or numbers in such a file may not know that it is taken for texts.
-_NUMBERS = "save images and tables of numbers as .npz: numpy.savez('NEW.npz', images=images, labels=labels)"
-_KEPT = "\t\n\r"
 
 
 def load_own_texts(path: Path, words: Words | None, places: int | None) -> Dataset:
@@ -344,66 +345,27 @@ def _tell_what_is_lost(dataset: Dataset, cut: int) -> None:
 
 def _columns(file: DataFile) -> tuple[list[str], list[str]]:
     """The texts and what stands as their labels."""
-    try:
-        content = read_bytes(file.path, MOST_OF_A_DOCUMENT)
-    except Unreadable as problem:
-        raise file.wrong(problem.reason, "check the path and its permissions") from problem
-    read = _of_parquet if file.path.suffix == ".parquet" else _of_csv
-    columns = read(file, content)
-    missing = [name for name in _COLUMNS if name not in columns]
+    columns = dict(read_columns(file, (TEXT, LABEL)))
+    missing = [name for name in (TEXT, LABEL) if name not in columns]
     if missing:
-        raise file.wrong(
-            f"has no column {missing[0]!r}",
-            f"{_MEND}, or {_NUMBERS}",
-        )
-    texts, labels = (columns[name] for name in _COLUMNS)
-    if not texts:
-        raise file.wrong("has no rows", _MEND)
-    return texts, labels
-
-
-def _of_csv(file: DataFile, content: bytes) -> dict[str, list[str]]:
-    try:
-        rows = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
-        found = list(rows)
-    except UnicodeDecodeError as error:
-        raise file.wrong("is no text in UTF-8", "save it as one") from error
-    except csv.Error as error:
-        raise file.wrong(f"is no CSV file ({in_one_line(error)})", _MEND) from error
-    named = [name for name in rows.fieldnames or [] if name in _COLUMNS]
-    ragged = next((place for place, row in enumerate(found) if None in row or None in row.values()), None)
-    if ragged is not None:
-        raise file.wrong(f"has other columns in row {ragged + 1} than in its head", "put texts with commas in quotes")
-    return {name: [row[name] for row in found] for name in named}
-
-
-def _of_parquet(file: DataFile, content: bytes) -> dict[str, list[str]]:
-    try:
-        parquet: Any = importlib.import_module("pyarrow.parquet")  # compiled, without types
-    except ImportError as error:
-        mend = f"pip install 'gradient-leakage-harness[text]', save texts as .csv, or {_NUMBERS}"
-        raise file.wrong("needs pyarrow", mend) from error
-    try:
-        table = parquet.read_table(io.BytesIO(content))
-        named = [name for name in _COLUMNS if name in table.column_names]
-        columns = {name: table.column(name).to_pylist() for name in named}
-    except Exception as error:  # a damaged file may make it raise anything
-        raise file.wrong(f"cannot be read as Parquet ({in_one_line(error)})", f"{_MEND}, or {_NUMBERS}") from error
+        raise file.wrong(f"has no column {missing[0]!r}", f"{GOOD_FILE}, or {AS_IMAGES}")
     for name, values in columns.items():
         wrong = next((place for place, value in enumerate(values) if not isinstance(value, str | int)), None)
         if wrong is not None:
             raise file.wrong(f"has {values[wrong]!r} as {name} in row {wrong + 1}", "give texts, and labels as numbers")
-    return {name: [str(value) for value in values] for name, values in columns.items()}
+    if not columns[TEXT]:
+        raise file.wrong("has no rows", GOOD_FILE)
+    texts, labels = ([str(value) for value in columns[name]] for name in (TEXT, LABEL))
+    return texts, labels
 
 
 def _require_texts(file: DataFile, texts: Sequence[str]) -> None:
     """Texts of every script are taken, emoji too; control characters but tabs and ends of lines are not."""
     if all(map(_is_number, texts)):
-        raise file.wrong("has numbers as texts", "save a table of numbers as .npz, with images (rows, 1, features)")
+        raise file.wrong("has numbers as texts", "if it is a table, call that column something else than text")
     for place, text in enumerate(texts, 1):
-        odd = next((one for one in text if unicodedata.category(one) in ("Cc", "Cs") and one not in _KEPT), None)
-        if odd is not None:
-            raise file.wrong(f"has the control character U+{ord(odd):04X} in the text of row {place}", "take it out")
+        if odd := odd_character(text):
+            raise file.wrong(f"has the control character {odd} in the text of row {place}", "take it out")
         if not text.strip():
             raise file.wrong(f"has an empty text in row {place}", "leave that row out")
 

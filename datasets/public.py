@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.base.errors import UsageError
-from harness.datasets.catalogue import source_of
+from harness.datasets.catalogue import is_own_data, source_of
 from harness.datasets.load import dataset_name, load_dataset, take_part
 from harness.datasets.record import Dataset
 
@@ -140,8 +140,9 @@ def divide(dataset: Dataset, name: str, choice: str, root: Path) -> Sides:
     """
     if choice != AUTO:
         public = load_dataset(choice, root, words=dataset.words, places=dataset.image_shape[-1])
+        require_scale(public, choice)
         _require_same_kind(dataset, public, choice)
-        # An own file does not say what its features mean.
+        # An own file of images does not say what its features mean.
         public = replace(public, columns=dataset.columns, words=dataset.words)
         if among(public, dataset).any():
             raise UsageError(
@@ -164,6 +165,15 @@ def _divided(dataset: Dataset, name: str, root: Path) -> Sides:
         part = "public half"
     public = public.take((~among(public, private)).nonzero()[:, 0])
     return Sides(private, replace(public, name=f"{dataset.name}, {part}"))
+
+
+def require_scale(public: Dataset, choice: str) -> None:
+    """Raises UsageError: public data are an own table, whose ranges and categories are not those of other rows."""
+    if public.columns is not None and is_own_data(choice):
+        raise UsageError(
+            f"public data {choice!r} are a table that is scaled by its own ranges, not by those of the private rows; "
+            "use --prior auto, or save features on the same scale as .npz"
+        )
 
 
 def _require_same_kind(dataset: Dataset, public: Dataset, choice: str) -> None:

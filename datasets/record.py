@@ -191,7 +191,7 @@ def class_numbers(file: DataFile, labels: Sequence[str]) -> tuple[np.ndarray, tu
     """
     empty = next((place for place, label in enumerate(labels, 1) if not label.strip()), None)
     if empty is not None:
-        raise file.wrong(f"has no label in row {empty}", "give one label per text")
+        raise file.wrong(f"has no label in row {empty}", "give one label per row")
     if all(_NUMBER.fullmatch(label) for label in labels):
         numbers = np.array([int(label) for label in labels])
         _check_labels(file, numbers, len(labels))
@@ -213,6 +213,6 @@ def _tell_unused_labels(file: DataFile, labels: np.ndarray, largest: int) -> Non
     if len(unused):
         names = ", ".join(map(str, unused[:5])) + (", ..." if len(unused) > 5 else "")
         log.warning(
-            "harness: %s has no image with label %s, and counts %d classes; number the classes from 0 without a gap "
+            "harness: %s has no example with label %s, and counts %d classes; number the classes from 0 without a gap "
             "where that is not meant", file.path.name, names, largest + 1,
         )  # fmt: skip

@@ -68,6 +68,11 @@ def read_sides(members: Path, others: Path) -> Sides:
     for path, side in ((members, inside), (others, outside)):
         if side.words is not None:
             raise UsageError(f"{str(path)!r} holds texts, and membership is tested of images and tables; give .npz")
+        if side.columns is not None:
+            raise UsageError(
+                f"{str(path)!r} is a table that is scaled by its own ranges; save its rows as .npz, as the network "
+                "takes them"
+            )
         if len(side.labels) < FEWEST:
             raise UsageError(
                 f"{str(path)!r} has {len(side.labels)} examples, which can show nothing; give at least {FEWEST}, "

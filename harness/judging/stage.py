@@ -14,7 +14,7 @@ from harness.base.errors import UsageError
 from harness.datasets import Dataset, Victims, load_dataset
 from harness.datasets.load import take_part
 from harness.datasets.prior import fit_prior
-from harness.datasets.public import NONE, among, first_copies, require_enough
+from harness.datasets.public import NONE, among, first_copies, require_enough, require_scale
 from harness.evaluation.observe import Room, Scene, Stage
 from harness.evaluation.played_round import Key
 from harness.evaluation.reading import NOTHING, Reading, Remembered
@@ -238,6 +238,7 @@ def kin_of(clients: Sequence[CapturedClients], choice: str, root: Path) -> Kin:
     """
     record, words = clients[0].record, clients[0].words
     data = load_dataset(choice, root, words=words, places=record.places)
+    require_scale(data, choice)
     if record.data == "text":
         data = of_their_kind(data, record, choice, words)
         if isinstance(build_module(record.model, record.shape, record.classes, seed=0), NextWord):

@@ -69,7 +69,7 @@ def test_twelve_bits_in_sixteen_are_no_black_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "said"), [([1, 2, 1, 2], "no image with label 0, and counts 3"), ([0, 3, 0, 3], "label 1, 2, and")]
+    ("labels", "said"), [([1, 2, 1, 2], "no example with label 0, and counts 3"), ([0, 3, 0, 3], "label 1, 2, and")]
 )
 def test_unused_labels_are_told(tmp_path: Path, labels: list[int], said: str, caplog: pytest.LogCaptureFixture) -> None:
     load_dataset(save(tmp_path, images=GREY, labels=np.array(labels)), tmp_path)

@@ -61,13 +61,18 @@ def test_no_text_is_private_and_public(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("words,label\na,0\n", "has no column 'text'; give a file with the columns text and label, or save images and"),
+        ("words,labels\na,0\n", "has no column 'text'; give texts in the columns text and label, or a table with a"),
+        ("text,labels\na,0\n", "has no column 'label'"),
+        ("text;label\na;0\n", "has no comma in its head; separate its columns by commas"),
         ("text,label\n", "has no rows"),
-        ("text,label\n1.5,0\n2,1\n", "has numbers as texts; save a table of numbers as .npz"),
+        (
+            "text,label\n1.5,0\n2,1\n",
+            "has numbers as texts; if it is a table, call that column something else than text",
+        ),
         ("text,label\na\0b,0\nb,1\n", r"control character U\+0000 in the text of row 1; take it out"),
         ('text,label\na,0\n"\x1b[31m",1\n', r"control character U\+001B in the text of row 2"),
         ('text,label\na,0\n"  ",1\n', "has an empty text in row 2; leave that row out"),
-        ("text,label\na,b,0\n", "has other columns in row 1 than in its head; put texts with commas in quotes"),
+        ("text,label\na,b,0\n", "has other columns in row 1 than in its head; put values with commas in quotes"),
         ("text,label\na\n", "has other columns in row 1"),
         ("text,label\na,0\nb,\n", "has no label in row 2"),
         ("text,label\na,-1\nb,0\n", r"has a negative label \(-1\)"),
@@ -99,12 +104,13 @@ def test_parquet_is_read_alike(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has None as text in row 2"):
         load_dataset(str(path), tmp_path)
     path.write_bytes(b"PAR1")
-    with pytest.raises(UsageError, match=r"cannot be read as Parquet .* tables of numbers as \.npz"):
+    with pytest.raises(UsageError, match=r"cannot be read as Parquet .* save images as \.npz"):
         load_dataset(str(path), tmp_path)
 
 
 def test_parquet_of_images_is_told_where_nothing_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for name in ("pyarrow", "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, name, None)
     (tmp_path / "own.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UsageError, match=r"needs pyarrow; pip install .* save images and .*numpy\.savez\('NEW\.npz'"):
+    with pytest.raises(UsageError, match=r"needs pyarrow; pip install .* save images as .*numpy\.savez\('NEW\.npz'"):
         load_dataset(str(tmp_path / "own.parquet"), tmp_path)

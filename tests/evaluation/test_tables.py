@@ -74,6 +74,20 @@ def test_what_a_table_cell_reports(tmp_path: Path) -> None:
     assert [path.suffix for path in (tmp_path / "pictures").iterdir()] == [".png"]
 
 
+def test_rows_of_an_own_table_come_back(tmp_path: Path) -> None:
+    wards, places = ("surgery", "cardio", "burns", ""), ("ZH", "BE", "GE")
+    rows = [
+        f"{30 + 7 * row % 61},{wards[row % 4]},{13 * row % 97 / 10},{places[row // 2 % 3]},{int(row % 5 < 2)}"
+        for row in range(240)
+    ]
+    (tmp_path / "own.csv").write_text("\n".join(["age,ward,dose,place,label", *rows]))
+    values = {"dataset": str(tmp_path / "own.csv"), "victims": 4, "batch_size": 4, "prior": "auto", "attack_args": {}}
+    document = play([cell(attack=attack, **values) for attack in ("rows", "blind")], tmp_path / "run")
+    rows_made, blind = (made for made in document.cells if made.role == "cell")
+    assert (rows_made.model, rows_made.verdict, rows_made.asr["strict"].rate) == ("mlp2", "leaks", 1)
+    assert rows_made.metrics["categorical_accuracy"].mean == 1 and blind.verdict == "inconclusive"
+
+
 def test_a_bottleneck_behind_it_hides_no_row_of_a_linear_layer(tmp_path: Path) -> None:
     values = {"attack": "analytic", "attack_args": {}, "defense": "paper:PRECODE", "model": "mlp2+precode"}
     document = play([cell(tap=tap, **values) for tap in SURFACES.values()], tmp_path)
