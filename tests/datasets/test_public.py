@@ -107,7 +107,7 @@ def test_rows_of_a_table_are_compared_as_they_are(own: Own) -> None:
         ((200, 3, 8, 8), 10, 1.0, r"examples of shape \(3, 8, 8\)"),
         ((200, 1, 8, 8), 9, 1.0, "have 9 classes, not 10; use data of the same kind"),
         ((200, 1, 8, 8), 11, 1.0, "have 11 classes, not 10"),
-        ((200, 1, 8, 8), 10, 1 / 255, "values of another range .*scale them alike"),
+        ((200, 1, 8, 8), 10, 1 / 50, "values of another range .*scale them alike"),
         ((19, 1, 8, 8), 10, 1.0, "19 public examples .* too few .*needs 20.*--prior"),
         ((29, 1, 8, 8), 10, 1.0, None),
     ],
