@@ -209,7 +209,7 @@ def told(lines: list[dict[str, Any]], attack: str, size: int) -> str | None:
         return None
     exact, columns = rate_of(np.array([line["exact"] for line in own])), summary_of([line["columns"] for line in own])
     first = rate_of(np.array([line["first quarter"] for line in own]))
-    low, high = columns.ci95 or (0.0, 1.0)
+    low, high = (min(max(one, 0.0), 1.0) for one in columns.ci95 or (0.0, 1.0))  # of a few batches, it goes beyond
     seconds = np.median([line["seconds"] for line in own])
     return (
         f"| {size} | {attack} | {len(own)} | {100 * (exact.rate or 0):.1f}% [{100 * exact.ci95[0]:.1f}-"

@@ -9,6 +9,8 @@ from torch import Tensor
 from harness.base.building import build
 from harness.base.errors import UsageError
 from harness.defenses import DEFENSES, Cohort, RoundContext
+from harness.defenses.fed_cdp import FedCDP
+from harness.federation.operations import Operation
 from harness.federation.recorders import KeepTap
 from harness.federation.taps import Tap
 from harness.models import RowModel, cross_entropy
@@ -90,6 +92,35 @@ def test_the_mean_of_example_gradients_is_the_batch_gradient() -> None:
     weights = model.initial_weights([(0, client) for client in range(N)]).double()
     torch.testing.assert_close(taps["T2.raw"].mean(1), model.gradient(weights, images, labels), rtol=1e-9, atol=1e-13)
     assert torch.equal(taps["T2.step"], taps["T2.raw"].mean(1))
+
+
+def test_operations_are_planned_once_a_round_and_for_each_defense(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One context serves a defense of no noise and then one of much: none takes the other's plan."""
+    made: list[float] = []
+    plan = FedCDP.operations
+
+    def counted(self: FedCDP, cohort: Cohort) -> list[Operation]:
+        made.append(self.sigma)
+        return plan(self, cohort)
+
+    model = small_model()
+    images, labels = data(2, 5, torch.float32)
+    keys = tuple((0, client) for client in range(N))
+    context = RoundContext(0, 0, ETA, Cohort(batch_size=2), model.layout, keys)
+    weights = model.initial_weights(list(keys))
+
+    def steps(sigma: float, count: int) -> tuple[Tensor, int]:
+        made.clear()
+        examples = (images[:, : 2 * count], labels[:, : 2 * count])
+        update = play_taps(model, weights, *examples, FedCDP(sigma=sigma), context, count)[Tap.UPDATE]
+        assert set(made) == {sigma}
+        return update, len(made)
+
+    monkeypatch.setattr(FedCDP, "operations", counted)
+    (quiet, few), (loud, many) = steps(0.0, 2), steps(6.0, 5)
+    assert few == many
+    assert not torch.equal(quiet, loud)
+    assert torch.equal(steps(0.0, 2)[0], quiet)
 
 
 @pytest.mark.parametrize("name", ["none", "fed_cdp"])
