@@ -19,7 +19,7 @@ from torch import Tensor
 from harness.attacks.candidates import drawn_of_class, dummy_gradient
 from harness.attacks.labels import round_to_total
 from harness.attacks.residual import knows_clip, probability_sent, white_variance, whitened
-from harness.base.coding import normal_signs
+from harness.base.coding import ByChance, normal_signs
 from harness.base.errors import UsageError
 from harness.base.vectors import group_sums, spread
 from harness.observation import Observation
@@ -351,6 +351,8 @@ def _passed(seen: Observation, mean: Tensor, variance: Tensor) -> tuple[Tensor, 
     elif seen.sparse:
         share = squared = (seen.target[0] != 0).double()
     left = squared * power - (share * expected).square() - (share * inside).square() * variance
+    if isinstance(seen.coding, ByChance):
+        left = left + _of_chance(seen, seen.coding, (mean.square() + variance).sqrt())
     return gain * inside * share, share * expected, left.clamp_min(0)
 
 
@@ -360,6 +362,13 @@ def _signed(seen: Observation, mean: Tensor, variance: Tensor) -> tuple[Tensor, 
     typical, coding = (mean.square() + 2 / math.pi * variance).sqrt(), seen.coding
     sizes = torch.cat([coding.size(part).expand_as(part) for part in typical.split(seen.model.layout.sizes)])
     return normal_signs(mean, variance, sizes, math.copysign(1.0, coding.unit))
+
+
+def _of_chance(seen: Observation, coding: ByChance, typical: Tensor) -> Tensor:
+    """The variance (P,) that rounding by chance adds to numbers of a typical magnitude: beyond a step, of all places
+    between two multiples alike."""
+    step = coding.largest(seen.target, seen.model.layout.sizes)[0].double() / coding.steps
+    return torch.where(typical < step, typical * (step - typical), step.square() / 6)
 
 
 def _clip_factor(seen: Observation, mean: Tensor, variance: Tensor) -> Tensor:

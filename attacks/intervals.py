@@ -1,9 +1,10 @@
 """Intervals: the most probable image among those that rounding, signs and omitted numbers leave possible.
 
 A rounded number lies between two known borders, a sign is a half-line, and what was left out because it is small is no
-larger than the least number that was sent. Within its bounds every number is as likely as any other; beyond them its
-probability falls as a normal tail. The prior is that of ``map``. Error feedback adds what one round lost to the next:
-what was written then is known from the rounds before, so that the bounds are on sums of gradients.
+larger than the least number that was sent. Within its bounds every number is as likely as any other; one that chance
+rounded is the likelier the nearer it is. Beyond them its probability falls as a normal tail. The prior is that of
+``map``. Error feedback adds what one round lost to the next: what was written then is known from the rounds before, so
+that the bounds are on sums of gradients.
 
 Sources: K. Yue et al., "Gradient Obfuscation Gives a False Sense of Security in Federated Learning" (USENIX Security
 2023, "ROG"), whose attacker does not use bounds; for likelihoods of rounded and signed measurements, A. Zymnis, S. Boyd
@@ -20,6 +21,7 @@ from torch import Tensor
 from harness.attacks.attack import ATTACKS, Dummy, validated_attack
 from harness.attacks.map import MaximumAPosteriori, Placed
 from harness.attacks.residual import gaussian_tail
+from harness.base.coding import ByChance
 from harness.base.errors import UsageError
 from harness.base.ranges import Positive
 from harness.base.vectors import group_sums, spread
@@ -66,6 +68,8 @@ class Intervals(MaximumAPosteriori):
         width, floor = high - low, _FLOOR * observation.target.square().mean(1, keepdim=True).sqrt()
         scale = torch.where(width.isfinite(), self.softness * width + floor, self.blur * _sizes(observation, written))
         beyond = gaussian_tail((written - high) / scale) + gaussian_tail((low - written) / scale)
+        if isinstance(observation.coding, ByChance):
+            beyond = beyond + observation.coding.unlikely(written, observation.target, observation.model.layout.sizes)
         unlikely = beyond.sum(1, dtype=torch.float64).to(candidate.dtype)
         return unlikely + dummy.coordinates.square().sum((1, 2)) / 2
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from harness.attacks.objectives import gaussian_distance, observed_only
 from harness.attacks.objectives import row_lengths as lengths
 from harness.attacks.stages import DESCENDED, excused
+from harness.base.coding import ByChance
 from harness.base.vectors import group_sums, spread
 from harness.observation import Noise, NoiseLevel, Observation
 
@@ -100,9 +101,21 @@ def improbability(observation: Observation, candidate: Tensor) -> Tensor:
     """
     nothing = torch.zeros_like(candidate)
     if observation.level is None:
-        return surprise(observation, candidate, sharp=True) - surprise(observation, nothing, sharp=True)
+        own, none = (
+            surprise(observation, one, sharp=True) + _by_chance(observation, one) for one in (candidate, nothing)
+        )
+        return own - none
     # Nothing would have next to no noise: such numbers leave no digits for differences.
     return surprise(observation, candidate) - _with_best_levels(observation, observation.target, 2, FLOOR)
+
+
+def _by_chance(observation: Observation, candidate: Tensor) -> Tensor | float:
+    """-log of how likely chance rounds candidates (R, P) to what was read, (R,); 0 where none does."""
+    coding = observation.coding
+    if not isinstance(coding, ByChance):
+        return 0.0
+    unlikely = coding.unlikely(_unbounded(observation, candidate), observation.target, observation.model.layout.sizes)
+    return unlikely.sum(1, dtype=torch.float64)
 
 
 def surprise(

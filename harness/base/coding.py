@@ -22,7 +22,7 @@ from harness.base.vectors import Grouping, Layout, group_sums, spread
 
 Kind = Literal[
     "float16", "bfloat16", "int8", "normfloat4", "float4", "blockwise8", "adaquant", "sign", "mean_sign", "length",
-    "adapters", "largest",
+    "adapters", "largest", "chance",
 ]  # fmt: skip
 _BLOCK, _LARGE_BLOCK = 64, 4096
 _NF4 = (
@@ -39,6 +39,8 @@ _DYNAMIC8 = (*sorted(-one for one in _DYNAMIC), 0.0, *sorted(_DYNAMIC), 1.0)
 # AdaQuant weighs the bits of a number (32 before) against the error that fewer leave.
 _ADAQUANT = 32 * math.log(4) / 0.01
 _TINY = 1e-30
+# No chance is taken for less: a number that rounding moved to the end of its step is possible still.
+_RARE = 1e-2
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,40 @@ class Largest(Coding):
         ]
         most = torch.cat(least, dim=-1)
         return torch.where(read == 0, -most, read), torch.where(read == 0, most, read)
+
+
+@dataclass(frozen=True)
+class ByChance(Coding):
+    """One of the two multiples beside a number, of ``steps`` up to its tensor's largest magnitude, which is sent as it
+    is: without bias, and zeros stay zeros (QSGD of Alistarh et al. 2017, as in released code)."""
+
+    kind: Kind = "chance"
+    steps: int = 15
+
+    def explains(self, values: Tensor, target: Tensor, sizes: tuple[int, ...], lead: bool) -> Tensor:
+        low, high = self._within(target, sizes)
+        return target + (values - values.clamp(low, high))  # all between the bounds is alike
+
+    def unlikely(self, values: Tensor, read: Tensor, sizes: tuple[int, ...]) -> Tensor:
+        """-log (..., P) of the chance that numbers within their bounds are written as ``read``."""
+        away = (values - read).abs() / self.largest(read, sizes).clamp_min(_TINY) * self.steps
+        return -(1 - away).clamp_min(_RARE).log()
+
+    def bounds(self, read: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        return self._within(read, layout.sizes)
+
+    @staticmethod
+    def largest(read: Tensor, sizes: tuple[int, ...]) -> Tensor:
+        """The largest magnitude of each tensor, for each of its numbers (..., P)."""
+        most = [part.abs().amax(-1, keepdim=True).expand_as(part) for part in read.split(sizes, dim=-1)]
+        return torch.cat(most, dim=-1)
+
+    def _within(self, read: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """A step on either side; what is no zero keeps its sign."""
+        largest = self.largest(read, sizes)
+        step = largest / self.steps
+        low, high = (read - step).maximum(-largest), (read + step).minimum(largest)
+        return low.where(read <= 0, low.clamp_min(0)), high.where(read >= 0, high.clamp_max(0))
 
 
 @dataclass(frozen=True)
@@ -277,6 +313,7 @@ _CODED: dict[Kind, Callable[[Tensor], Tensor]] = {
     "length": lambda part: part,
     "adapters": lambda part: part,
     "largest": lambda part: part,
+    "chance": lambda part: part,  # in the mean
 }
 _BETWEEN: dict[Kind, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
     "float16": _between_floats(11, -24),
@@ -300,6 +337,7 @@ _WORDS: dict[Kind, str] = {
     "length": "replaced by others, as long in each tensor",
     "adapters": "sent as those of adapters alone",
     "largest": "left out but for the largest",
+    "chance": "rounded by chance to steps of the largest magnitude of each tensor",
 }
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from harness.base.coding import Coding, Kind
+from harness.base.coding import ByChance, Coding, Kind
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout
 from harness.federation.context import RoundContext
@@ -14,7 +14,7 @@ from harness.federation.memory import Remembered
 from harness.federation.operations import Operation, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Point
-from harness.observation import Chosen, Noise
+from harness.observation import Chosen
 from harness.privacy import Statement
 
 _DETERMINISTIC = "a deterministic function of the data has no epsilon"
@@ -84,9 +84,9 @@ class RoundByChance(Operation):
             start += part.shape[-1]
         return torch.cat(made, dim=-1)
 
-    def noise(self, context: RoundContext) -> Noise:
-        # The steps are those of the largest number, which is sent exactly, and zeros stay zeros.
-        return Noise("unknown", None, "layer", unread=True, bare=True)
+    @property
+    def coding(self) -> Coding:
+        return ByChance(steps=self.steps)
 
     @property
     def most_values(self) -> int:

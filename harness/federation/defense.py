@@ -12,7 +12,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
-from harness.base.coding import Coding, Largest
+from harness.base.coding import ByChance, Coding, Largest
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout
 from harness.federation.clip_and_noise import AnyClip, GaussianNoise
@@ -240,7 +240,10 @@ class Defense:
             coded = [place for place, one in enumerate(written) if one is not None]
         if len(coded) != 1 or not all(one.only_adds for one in passed[coded[0] + 1 :]):
             return None
-        return passed[coded[0]].coding
+        coding = written[coded[0]]
+        # Noise beside what chance rounds moves the steps too, which no attacker has a model of.
+        alone = not any(one.noises for place, one in enumerate(passed) if place != coded[0])
+        return coding if alone or not isinstance(coding, ByChance) else None
 
     def codes(self, tap: Tap) -> bool:
         """Return whether numbers of an update are made coarser before ``tap``."""

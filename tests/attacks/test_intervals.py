@@ -11,7 +11,7 @@ from torch import Tensor
 from harness.attacks import ATTACKS, run_attack
 from harness.attacks.intervals import as_written, bounds_of
 from harness.base.building import build
-from harness.base.coding import Coding, Largest
+from harness.base.coding import ByChance, Coding, Largest
 from harness.base.errors import UsageError
 from harness.evaluation.rounds_seen import ModelOverRounds
 from harness.observation import Clipping, Noise, Observation
@@ -19,7 +19,9 @@ from harness.observation import Clipping, Noise, Observation
 VICTIMS, UNIT = 8, -0.05
 Victims = Callable[..., Observation]
 #: A form, the plain attacker's setting that is fair to it, and the least lead over it of 8 victims.
-FORMS: list[tuple[Coding, int]] = [(Coding("int8", UNIT, bits=3), 4), (Coding("sign", UNIT), 4), (Largest(), 4)]
+FORMS: list[tuple[Coding, int]] = [
+    (Coding("int8", UNIT, bits=3), 4), (Coding("sign", UNIT), 4), (Largest(), 4), (ByChance(unit=UNIT, steps=3), 4),
+]  # fmt: skip
 
 
 def written(seen: Observation, form: Coding) -> Observation:
@@ -27,6 +29,11 @@ def written(seen: Observation, form: Coding) -> Observation:
     if isinstance(form, Largest):
         least = seen.target.abs().quantile(0.99, dim=1, keepdim=True)
         return replace(seen, target=seen.target.where(seen.target.abs() > least, 0.0), coding=form, sparse=True)
+    if isinstance(form, ByChance):
+        step = form.largest(seen.target, seen.model.layout.sizes) / form.steps
+        drawn = torch.rand(seen.target.shape, generator=torch.Generator().manual_seed(3))
+        made = seen.target.sign() * (seen.target.abs() / step + drawn).floor().clamp_max(form.steps) * step
+        return replace(seen, target=made, coding=form)
     return replace(seen, target=form.of(seen.target, seen.model.layout.sizes), coding=form)
 
 
@@ -36,7 +43,7 @@ def errors(name: str, seen: Observation, images: Tensor) -> Tensor:
     return (made - images).square().flatten(1).mean(1).sqrt()
 
 
-@pytest.mark.parametrize(("form", "lead"), FORMS, ids=["3 bits", "signs", "largest"])
+@pytest.mark.parametrize(("form", "lead"), FORMS, ids=["3 bits", "signs", "largest", "chance"])
 def test_it_brings_back_what_others_do_not(
     form: Coding, lead: int, victims: Victims, digits: Callable[..., tuple[Tensor, Tensor]]
 ) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from harness.base.building import build
-from harness.base.coding import Coding, Kind, normal_signs
+from harness.base.coding import ByChance, Coding, Kind, normal_signs
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout
 from harness.defenses import DEFENSES, Cohort, ErrorFeedback, GaussianNoise, KeepLargest, RoundContext, Sign
@@ -57,8 +57,16 @@ def test_rounding_by_chance_has_no_bias_and_keeps_zeros() -> None:
     assert sorted(made.unique().tolist()) == [-1.0, 0.0, 1.0, 3.0]
     torch.testing.assert_close(made.mean(0), rows[0], rtol=0, atol=0.02)
     assert not made[:, 0].any()
-    noise = noise_at(defense, Tap.SENT, here)
-    assert noise is not None and noise.unread
+    form = coding_at(defense, Tap.SENT, here, 1)
+    assert isinstance(form, ByChance) and noise_at(defense, Tap.SENT, here) is None
+    # What is read bounds the numbers, and both ways of rounding them have the chance that they have.
+    low, high = form.bounds(made, here.layout)
+    assert bool((low <= rows).all() and (rows <= high).all()) and not bool((low == high).any())
+    chances = (-form.unlikely(rows, made, here.layout.sizes)).exp()
+    for place, number in enumerate(rows[0].tolist()):
+        for written in made[:, place].unique():
+            there = made[:, place] == written
+            assert float(chances[there, place][0]) == pytest.approx(float(there.double().mean()), abs=0.02), number
 
 
 @pytest.mark.parametrize("inner", [Sign("mean_sign"), KeepLargest(0.5)])
@@ -81,7 +89,8 @@ def test_noise_is_not_kept_for_later() -> None:
     [
         ("paper:signSGD", True, False), ("paper:signSGD+noise", True, False), ("pruning+paper:signSGD", True, False),
         ("paper:signSGD+pruning", False, True), ("quantization+nvflare:PercentilePrivacy", False, True),
-        ("none", False, False),
+        ("none", False, False), ("paper:QSGD", True, False), ("paper:QSGD+noise", False, True),
+        ("fed_sdp+paper:QSGD", False, True), ("fed_sdp+quantization", True, False),
     ],
 )  # fmt: skip
 def test_attackers_are_told_of_it_or_that_nobody_has_a_model(name: str, known: bool, unread: bool) -> None:

@@ -52,7 +52,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str, str]] = {
     # Behind so much noise of a known law nobody can tell anything.
     "coordinates, drowned": ("nvflare:SVTPrivacy", {}, "holds", "holds"),
     "levels of private data": ("fed_acdp", {"sigma": 0.05}, "holds", "undecided"),
-    "rounding by chance": ("paper:QSGD", {}, "holds", "undecided"),
+    "rounding by chance": ("paper:QSGD", {}, "holds", "violated"),
     "transforms": ("paper:ATS", {}, "holds", "undecided"),
     "something else in its place": ("paper:CENSOR", {}, "undecided", "undecided"),
     "integers": ("secagg_ddp", {}, "holds", "holds"),
