@@ -5,7 +5,7 @@ images within the strict rule with the 95% interval, the median RMSE and seconds
 of ``intervals`` and the better plain attacker: victims that only one of them brings back, and the exact p-value of that
 (McNemar). One example, one local step, the update as it is sent (surface 1), public data ``auto``. The networks are
 LeNet and a linear model, ``--model NAME,...`` names others; ``--plain NAME,...`` names other plain attackers than
-``cpl`` and ``inverting_gradients``. MNIST and CIFAR-10 are read from ``HARNESS_DATA``.
+``cpl`` and ``inverting_gradients``; ``--form "QSGD 2",sign`` names some forms. MNIST and CIFAR-10 are read from ``HARNESS_DATA``.
 
 ``--rounds 1,4,16`` prints instead what ``intervals`` brings back of the same victims after so many rounds of error
 feedback, and what an attacker makes of them that does not know of the feedback, on the first of the networks.
@@ -36,6 +36,8 @@ COMPRESSIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("sign", "paper:signSGD", {}),
     ("top 1%", "paper:top-k", {"share": 0.01, "error_feedback": False}),
     ("int8", "quantization", {"bits": 8}),
+    ("QSGD 4", "paper:QSGD", {"levels": 4}),
+    ("QSGD 2", "paper:QSGD", {"levels": 2}),
 )
 #: The same with error feedback.
 FEEDBACK: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -57,10 +59,10 @@ def brought_back(name: str, scene: Scene) -> tuple[np.ndarray, float, float]:
     return image_strict(truth, made).numpy(), float(errors.median()), seconds / len(truth)
 
 
-def main(victims: int, datasets: list[str], networks: list[str], plain: list[str]) -> None:
+def main(victims: int, datasets: list[str], networks: list[str], plain: list[str], forms: list[str]) -> None:
     """Prints the table."""
-    stage = Stage(data_root(None), 64)
-    for dataset, network, (name, defense, settings) in product(datasets, networks, COMPRESSIONS):
+    stage, asked = Stage(data_root(None), 64), [one for one in COMPRESSIONS if not forms or one[0] in forms]
+    for dataset, network, (name, defense, settings) in product(datasets, networks, asked):
         scene = stage.set(
             cell_settings(
                 dataset=dataset, model=network, victims=victims, prior="auto", defense=defense,
@@ -121,9 +123,10 @@ if __name__ == "__main__":
     plain, given = option(sys.argv[1:], "--plain")
     networks, given = option(given, "--model")
     looks, given = option(given, "--rounds")
+    forms, given = option(given, "--form")
     networks = networks or ["lenet", "logistic"]
     count, named = int(given[0]) if given else 64, given[1:] or ["mnist", "cifar10"]
     if looks:
         over_rounds(count, named, networks[0], [int(one) for one in looks])
     else:
-        main(count, named, networks, plain or ["cpl", "inverting_gradients"])
+        main(count, named, networks, plain or ["cpl", "inverting_gradients"], forms)

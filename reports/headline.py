@@ -7,6 +7,7 @@ from rich.text import Text
 
 from harness.reports import columns, text
 from harness.results import CellResult, ResultDocument, SummaryRow
+from harness.scoring.summarise import TELLS
 from harness.scoring.verdict import CONFIRMED_SUCCESSES
 
 #: What stands beside every verdict.
@@ -58,8 +59,11 @@ def _strongest(row: SummaryRow, cells: dict[str, CellResult]) -> CellResult | No
 
 
 def _reached(row: SummaryRow, cell: CellResult | None) -> str:
+    if row.headline.startswith(TELLS):
+        return row.headline
     if row.strongest is None or cell is None:
-        return "no attack works"
+        tried = any(one.informative for one in row.attacks)
+        return text.safe(row.verdict_reason, 120) if tried else "no attack works"
     rate = columns.success_rate(cell) if columns.reconstructs(cell) else columns.identified(cell)
     traces = ""
     if row.shown == "leaks" and cell.confirmed < CONFIRMED_SUCCESSES:  # a leak that no eye sees

@@ -90,7 +90,7 @@ def test_noise_is_not_kept_for_later() -> None:
         ("paper:signSGD", True, False), ("paper:signSGD+noise", True, False), ("pruning+paper:signSGD", True, False),
         ("paper:signSGD+pruning", False, True), ("quantization+nvflare:PercentilePrivacy", False, True),
         ("none", False, False), ("paper:QSGD", True, False), ("paper:QSGD+noise", False, True),
-        ("fed_sdp+paper:QSGD", False, True), ("fed_sdp+quantization", True, False),
+        ("noise+paper:QSGD", False, True), ("fed_sdp+quantization", True, False),
     ],
 )  # fmt: skip
 def test_attackers_are_told_of_it_or_that_nobody_has_a_model(name: str, known: bool, unread: bool) -> None:

@@ -341,6 +341,19 @@ def test_the_verdict_stands_first_and_beside_it_what_it_is_not() -> None:
     assert all(len(line) <= 80 for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"headline": "tells who took part: 9 of 9, p = 2e-5"}, "tells who took part: 9 of 9, p = 2e-5"),
+        ({"verdict_reason": "no attack that reconstructs was tried"}, "no attack that reconstructs was tried"),
+        ({"attacks": []}, "no attack works"),
+    ],
+)  # fmt: skip
+def test_an_attack_that_works_and_reconstructs_nothing_is_not_said_to_fail(found: dict[str, str], said: str) -> None:
+    row = of("inconclusive").model_copy(update={"strongest": None, **found})
+    assert f"surface 2: {said}" in words(said_first(row))
+
+
 def test_only_what_withstood_everywhere_is_green() -> None:
     green = "\x1b[32m"
     assert f"{green}Withstood at 2 of 2 places." in said_first(of("resilient"), of("resilient", "d"), colours=True)
