@@ -5,7 +5,8 @@ images within the strict rule with the 95% interval, the median RMSE and seconds
 of ``intervals`` and the better plain attacker: victims that only one of them brings back, and the exact p-value of that
 (McNemar). One example, one local step, the update as it is sent (surface 1), public data ``auto``. The networks are
 LeNet and a linear model, ``--model NAME,...`` names others; ``--plain NAME,...`` names other plain attackers than
-``cpl`` and ``inverting_gradients``; ``--form "QSGD 2",sign`` names some forms. MNIST and CIFAR-10 are read from ``HARNESS_DATA``.
+``cpl`` and ``inverting_gradients``; ``--form "QSGD 2",sign`` names some forms. MNIST and CIFAR-10 are read from
+``HARNESS_DATA``.
 
 ``--rounds 1,4,16`` prints instead what ``intervals`` brings back of the same victims after so many rounds of error
 feedback, and what an attacker makes of them that does not know of the feedback, on the first of the networks.
