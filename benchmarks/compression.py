@@ -24,11 +24,14 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest
 
-from harness.attacks import ATTACKS, reconstructing, run_attack
+from harness.attacks import ATTACKS, reconstructing
 from harness.base.building import build
+from harness.base.progress import progress
 from harness.datasets import data_root
+from harness.evaluation.attacking import in_one_process
 from harness.evaluation.observe import Scene, Stage
-from harness.experiment import cell_settings
+from harness.evaluation.watching import Foresight
+from harness.experiment import CellSettings, cell_settings
 from harness.scoring.success import clopper_pearson, image_strict
 
 #: A name, the defense and its settings.
@@ -49,11 +52,13 @@ FEEDBACK: tuple[tuple[str, str, dict[str, Any]], ...] = (
 OF_SUITE = {"inverting_gradients": {"max_iterations": 1000}}
 
 
-def brought_back(name: str, scene: Scene) -> tuple[np.ndarray, float, float]:
+def brought_back(name: str, scene: Scene, settings: CellSettings) -> tuple[np.ndarray, float, float]:
     """Which victims (V,) an attack brings back, the median RMSE and seconds per victim."""
     attack = reconstructing(build(ATTACKS, name, OF_SUITE.get(name, {})))
-    began = time.perf_counter()
-    made = run_attack(attack, scene.observation.known_to(attack.tier)).images.flatten(0, 1)
+    seen, began = scene.observation.known_to(attack.tier), time.perf_counter()
+    with progress(f"{name} against {settings.defense}", seen.rows, "victims", at_most=True) as bar:
+        watched = Foresight(None, bar, seen.rows, attack, settings)
+        made = in_one_process(attack, seen, 128, watched).images.flatten(0, 1)
     seconds = time.perf_counter() - began
     truth = scene.truth.images.flatten(0, 1)
     errors = (made.clamp(0, 1) - truth).square().flatten(1).mean(1).sqrt()
@@ -64,16 +69,15 @@ def main(victims: int, datasets: list[str], networks: list[str], plain: list[str
     """Prints the table."""
     stage, asked = Stage(data_root(None), 64), [one for one in COMPRESSIONS if not forms or one[0] in forms]
     for dataset, network, (name, defense, settings) in product(datasets, networks, asked):
-        scene = stage.set(
-            cell_settings(
-                dataset=dataset, model=network, victims=victims, prior="auto", defense=defense,
-                defense_args=settings, attack="map", tap="T1.out",
-            )
+        cell = cell_settings(
+            dataset=dataset, model=network, victims=victims, prior="auto", defense=defense,
+            defense_args=settings, attack="map", tap="T1.out",
         )  # fmt: skip
+        scene = stage.set(cell)
         place = f"{dataset:8} {network:8} {name:7}"
         found = dict[str, np.ndarray]()
         for attack in (*plain, "intervals"):
-            found[attack], error, seconds = brought_back(attack, scene)
+            found[attack], error, seconds = brought_back(attack, scene, cell)
             back = int(found[attack].sum())
             low, high = clopper_pearson(back, victims)
             print(
@@ -93,17 +97,16 @@ def over_rounds(victims: int, datasets: list[str], network: str, rounds: list[in
     for dataset in datasets:
         for name, defense, settings in FEEDBACK:
             for seen in rounds:
-                scene = stage.set(
-                    cell_settings(
-                        dataset=dataset, model=network, victims=victims, prior="auto", defense=defense,
-                        defense_args=settings, attack="intervals", tap="T1.out", rounds_seen=seen,
-                    )
+                cell = cell_settings(
+                    dataset=dataset, model=network, victims=victims, prior="auto", defense=defense,
+                    defense_args=settings, attack="intervals", tap="T1.out", rounds_seen=seen,
                 )  # fmt: skip
+                scene = stage.set(cell)
                 coding = scene.observation.coding
                 assert coding is not None
                 unaware = replace(scene, observation=replace(scene.observation, coding=replace(coding, feedback=False)))
                 for who, one in (("intervals", scene), ("unaware", unaware))[: 1 if seen == 1 else 2]:
-                    back, error, seconds = brought_back("intervals", one)
+                    back, error, seconds = brought_back("intervals", one, cell)
                     low, high = clopper_pearson(int(back.sum()), victims)
                     print(
                         f"{dataset:8} {name:7} R {seen:2} {who:10} {int(back.sum()):3} of {victims} "
