@@ -362,7 +362,7 @@ def promised(scored: Scored) -> list[Statement]:
 
     That is the run whose model is attacked, or else a training as the settings describe it. An epsilon counts every
     release of that training once. Repeated looks come on top and cannot be counted as more rounds: a schedule would
-    run on, and sampling would be credited to looks that all show the same record.
+    run on, and sampling would be credited to looks that all show the same record. So it does not cover them.
     """
     settings, model = scored.settings, scored.scene.observation.model.of_one_round
     defense, run = settings.build_defense(), settings.trained
@@ -381,8 +381,13 @@ def promised(scored: Scored) -> list[Statement]:
         made = what_holds(made, uncovered=f"a control with {settings.noise_scale:g} times the noise")
     if hypothetical:
         made = [one if one.guarantee == "none" else replace(one, notes=f"{one.notes}; {hypothetical}") for one in made]
+    return [_of_looks(replace(one, covers=covers(one, settings.tap)), settings) for one in repeatable(made)]
+
+
+def _of_looks(one: Statement, settings: CellSettings) -> Statement:
+    """A statement covers several looks at the same record only where no chance to be left out is credited to it."""
     looks = settings.observations * settings.rounds_seen
-    if looks > 1:
-        repeated = REPEATED.format(looks)
-        made = [one if one.epsilon is None else replace(one, notes=f"{one.notes}; {repeated}") for one in made]
-    return [replace(one, covers=covers(one, settings.tap)) for one in repeatable(made)]
+    in_all = settings.observations == 1 and (settings.draws or one.sampler in (None, "none"))
+    if looks == 1 or in_all or one.epsilon is None:
+        return one
+    return replace(one, covers=one.covers and False, notes=f"{one.notes}; {REPEATED.format(looks)}")

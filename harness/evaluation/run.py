@@ -238,7 +238,7 @@ class Run:
         noisy = self.stage.set(smaller(settings)).observation
         clean = self.stage.set(without_noise(settings)).observation
         self._require_declared(settings, clean, noisy)
-        if clean.fingerprint() != noisy.fingerprint():
+        if self._is_noisy(settings, clean, noisy):
             times = drowning(clean, noisy)
             quiet = self.cell(noiseless_control(settings), "positive_sigma0").cell
             checks.append(judge_positive("positive_sigma0", quiet))
@@ -247,6 +247,13 @@ class Run:
             if is_hidden_by_more(noisy, attack) and attack.knows_of_examples is None:
                 checks.append(self._drowned(drowned_control(settings, times, hidden=noisy.batches is not None)))
         return checks + self._blind(settings)
+
+    def _is_noisy(self, settings: CellSettings, clean: Observation, noisy: Observation) -> bool:
+        """Whether noise is on what is read: a server's moves models of later rounds too, and hides nothing there."""
+        if settings.rounds_seen > 1 and noisy.noise is None:
+            first = (without_noise(settings).in_round(0), smaller(settings).in_round(0))
+            clean, noisy = (self.stage.set(one).observation for one in first)
+        return clean.fingerprint() != noisy.fingerprint()
 
     def _require_declared(self, settings: CellSettings, clean: Observation, noisy: Observation) -> None:
         """Holds what research code says of its noise against what it adds, once for a place: of one look and one local

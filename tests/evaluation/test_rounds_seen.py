@@ -15,6 +15,7 @@ from harness.attacks import ATTACKS
 from harness.attacks.intervals import as_written, bounds_of
 from harness.base.errors import UsageError
 from harness.base.vectors import clip
+from harness.evaluation import Run
 from harness.evaluation.observe import Stage
 from harness.evaluation.report_cell import _coarse, limit_of, promised
 from harness.evaluation.rounds_seen import ModelOverRounds, _apart, combined
@@ -23,6 +24,7 @@ from harness.models import RowModel
 from harness.observation import Clipping, Noise, NoiseLevel, Observation
 from harness.privacy import GaussianLimit, NoLimit, PureLimit
 from harness.privacy import combined as limits_combined
+from harness.results import RunFolder
 from harness.scoring import Verdict
 
 SHAPE, TRIALS, SIGMA = (1, 3, 3), 4000, 4.0
@@ -280,6 +282,37 @@ def test_what_is_proven_of_several_rounds_is_of_the_network_itself(tmp_path: obj
     assert isinstance(single, GaussianLimit) and single.mu == pytest.approx(math.sqrt(2) / 3)
     assert isinstance(several, GaussianLimit) and several.mu == pytest.approx(2 * single.mu)
     assert once == again and any(once)
+
+
+@pytest.mark.parametrize(
+    ("changes", "covered"),
+    [
+        ({}, True), ({"rounds_seen": 4}, False), ({"observations": 4}, False),
+        ({"rounds_seen": 4, "steps_per_round": 1, "sampling_rate": 1.0}, True),
+        ({"observations": 4, "steps_per_round": 1, "sampling_rate": 1.0}, False),
+        ({"rounds_seen": 4, "same_data": "client", "client_examples": 4, "batch_size": 2}, True),
+    ],
+)  # fmt: skip
+def test_an_epsilon_of_sampled_examples_covers_no_rounds_that_all_show_one(
+    changes: dict[str, Any], covered: bool, tmp_path: Path
+) -> None:
+    settings = cell_settings(**CELL | {"defense_args": {"sigma": 3.0}} | changes)
+    scored = SimpleNamespace(settings=settings, scene=Stage(tmp_path, 128).set(settings))
+    made = [one for one in promised(scored) if one.guarantee == "sample-DP local view"]  # type: ignore[arg-type]
+    assert [one.covers for one in made] == [covered]
+    # Who prints no statement that covers a place does not print its epsilon beside it.
+    assert ("costs 4 compositions" in made[0].notes) == (not covered)
+
+
+def test_what_a_server_adds_hides_no_round_from_whoever_reads_before(tmp_path: Path) -> None:
+    """It moves the models of later rounds, which is no noise on what clients send."""
+    values = CELL | {"defense": "tff:gaussian_fixed", "defense_args": {}, "attack": "cpl", "prior": "none"}
+    run, told = Run(tmp_path, RunFolder(tmp_path / "out")), {}
+    for tap in ("T1.out", "T0.agg"):
+        cell = run.cell(cell_settings(**values | {"tap": tap, "rounds_seen": 2, "victims": 2})).cell
+        told[tap] = [control.name for control in cell.controls]
+    shared = ["positive", "swap"]
+    assert told == {"T1.out": shared, "T0.agg": [*shared, "positive_sigma0", "noise_x100"]}
 
 
 def test_the_model_moves_by_the_mean_of_all_clients(tmp_path: object) -> None:
