@@ -19,7 +19,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from harness.base.errors import UsageError
-from harness.base.ranges import Clip, Count, Delta, Positive, Sigma
+from harness.base.ranges import LISTED, Clip, Count, Delta, Positive, Sigma
 from harness.claims.central import calibrated_noise, root_column
 from harness.defenses.claimed import of_filter, settings
 from harness.defenses.registry import DEFENSES, validated_defense
@@ -290,7 +290,7 @@ class BandedMatrixFactorization(Defense):
         return [clip, noise, of_filter("pfl:BandedMatrixFactorization", self, names, clip, noise.at, **more)]
 
 
-Parts = Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(min_length=1, max_length=16)]
+Parts = Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(min_length=1, max_length=16), LISTED]
 
 
 @DEFENSES.register("jax_privacy:BufferedToeplitz")

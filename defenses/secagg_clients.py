@@ -7,11 +7,10 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
 from torch import Tensor
 
 from harness.base.errors import UsageError
-from harness.base.ranges import Count, Positive
+from harness.base.ranges import LISTED, Count, Positive
 from harness.federation.context import Cohort, RoundContext
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.privacy import (
@@ -27,13 +26,8 @@ from harness.privacy.distributed_noise import SEVERAL_STEPS, DistributedNoise, P
 from harness.privacy.events import Event
 from harness.secagg import Gaussian, PoissonBinomial, SkellamGrid
 
-
-def _listed(value: Any) -> Any:
-    return value.split(",") if isinstance(value, str) else value
-
-
-Factors = Annotated[tuple[Positive, ...], BeforeValidator(_listed)]
-Counts = Annotated[tuple[Count, ...], BeforeValidator(_listed)]
+Factors = Annotated[tuple[Positive, ...], LISTED]
+Counts = Annotated[tuple[Count, ...], LISTED]
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,14 @@ def _no_boolean(value: object) -> object:
     return value
 
 
+def _listed(value: object) -> object:
+    """A list that was written as text, ``0.9,0.5`` or ``[0.9, 0.5]``."""
+    return value.strip("[()] ").split(",") if isinstance(value, str) else value
+
+
 WITHIN = AfterValidator(_not_beyond)
 NUMBER = BeforeValidator(_no_boolean)
+LISTED = BeforeValidator(_listed)
 
 #: Numbers from 1e-30 to 1e30: any sign, none below 0, and none but above 0.
 Finite = Annotated[float, Field(allow_inf_nan=False), WITHIN, NUMBER]
