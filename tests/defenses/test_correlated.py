@@ -117,3 +117,9 @@ def test_what_the_server_remembers_is_all_that_it_takes_to_go_on(name: str) -> N
     assert all(torch.equal(one, other) for one, other in zip(again, each[4:], strict=True))
     known = defense.server_remembers()
     assert list(known) == list(server) and not any(one.problem(server[key], P) for key, one in known.items())
+
+
+@pytest.mark.parametrize("given", ["0.9,0.5", "[0.9, 0.5]", "(0.9,0.5)", [0.9, 0.5]])
+def test_buffers_are_given_as_a_list_in_any_form(given: object) -> None:
+    made = build(DEFENSES, "jax_privacy:BufferedToeplitz", {"buf_decay": given, "output_scale": [0.1, 0.2]})
+    assert made.buf_decay == (0.9, 0.5)  # type: ignore[attr-defined]
