@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import norm
+from scipy.stats import t as student
 
 from harness.attacks import ATTACKS
 from harness.attacks.intervals import as_written, bounds_of
@@ -69,7 +70,7 @@ def test_two_antipodal_candidates_are_told_apart_as_well_as_the_theorem_allows(r
     assert rounds == 1 or bound - GaussianLimit(1 / SIGMA).ceiling(0.5) > 0.05
 
 
-@pytest.mark.parametrize("rounds", [1, 4, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [1, 4, *(pytest.param(more, marks=pytest.mark.slow) for more in (16, 64))])
 def test_ten_candidates_are_told_apart_as_well_as_by_bayes(rounds: int) -> None:
     """Beside a sum of log-likelihoods with gradients by hand, of every candidate at every round's weights."""
     random = torch.Generator().manual_seed(2)
@@ -240,13 +241,15 @@ def test_on_real_data_it_is_as_good_as_bayes_and_no_better_than_the_theorem(
     limit = GaussianLimit(math.sqrt(2 * rounds) / 3).ceiling(1 / 41)
     with capsys.disabled():
         print(f"\n{rounds} rounds: identify {ours.mean():.1%}, Bayes {bayes.mean():.1%}, theorem {limit:.1%}")
-    most = ours.mean() - 3 * math.sqrt(ours.mean() * (1 - ours.mean()) / (12 * draws))
-    assert most <= limit
+    # Victims are clusters of draws, and of four numbers of rounds none is above the bound (Holm's first step at 5%).
+    above = float(ours.mean() - limit) / max(float(ours.std(ddof=1)) / math.sqrt(12), 1e-9)
+    assert student.sf(above, 11) > 0.05 / 4
 
 
-def test_rounds_of_other_clients_examples_tell_nothing(tmp_path: object) -> None:
+@pytest.mark.parametrize("rounds", [4, pytest.param(16, marks=pytest.mark.slow)])
+def test_rounds_of_other_clients_examples_tell_nothing(rounds: int, tmp_path: object) -> None:
     """Each round shows another client's example at that client's weights: whose image stands first is chance."""
-    rounds, victims = 4, 24
+    victims = 24
     values = CELL | {"defense_args": {"sigma": 0.05}, "victims": victims, "rounds_seen": rounds, "prior": "none"}
     scene = Stage(tmp_path, 128).set(cell_settings(**values))  # type: ignore[arg-type]
     seen, identify, random = scene.observation, ATTACKS["identify"](), torch.Generator().manual_seed(0)
