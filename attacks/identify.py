@@ -7,6 +7,7 @@ such a level, times as many coordinates as a network has, drowns what candidates
 """
 
 import math
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -64,29 +65,58 @@ class Identify(Identifier):
 
 #: Of the length of what was read, expected of its noise alone.
 _MOST = 0.7
+#: Of that length's square: within so much of the least distance, gradients tell more closely than products do.
+_ROUNDING = 1e-3
+#: So many groups of candidates are told by their products at once, which take little memory.
+_GROUPS = 4
 
 
 def _row_by_row(observation: Observation, candidates: Tensor, labels: Tensor) -> Tensor:
     """Distances (R, C) where rows are evaluated one after another: candidates of one row share its weights."""
     model, plain, strong = observation.model, _is_plain(observation), _is_strong(observation)
+    told = torch.empty(candidates.shape[:2], dtype=torch.float64)
 
-    def of_part(part: tuple[int, Tensor]) -> Tensor:
-        row, places = part
+    def given(row: int, places: Tensor) -> tuple[Tensor, Tensor]:
         images = candidates[row, places.to(candidates.device)].to(observation.target)
-        own = labels[row].to(images.device)
+        return images, labels[row].to(images.device).expand(len(images))
+
+    def by_gradients(row: int, images: Tensor, own: Tensor) -> Tensor:
         if plain:
-            return _by_tensor(observation, row, images, own.expand(len(images)), strong)
+            return _by_tensor(observation, row, images, own, strong)
         # A single row takes other kernels on the CPU than the same among many.
         pair = images.repeat(2, *[1] * (images.dim() - 1)) if len(images) == 1 else images
-        return _improbability(observation.repeated(row, len(pair)), pair, own.expand(len(pair)))[: len(images)].cpu()
+        return _improbability(observation.repeated(row, len(pair)), pair, own[:1].expand(len(pair)))[
+            : len(images)
+        ].cpu()
+
+    def by_products(row: int, images: Tensor, own: Tensor) -> Tensor:
+        return _by_products(observation, row, images, own)
+
+    def tell(chosen: list[Tensor], way: Callable[[int, Tensor, Tensor], Tensor], together: int) -> None:
+        parts = [(row, places) for row, own in enumerate(chosen) if len(own) for places in own.split(together)]
+        works = side_by_side(
+            lambda part: way(part[0], *given(*part)), parts, apart=observation.target.device.type == "cpu"
+        )
+        for (row, places), distances in zip(parts, works, strict=True):
+            told[row, places] = distances
 
     orders = [_by_length(own) if model.vocabulary else torch.arange(len(own)) for own in candidates]
-    parts = [(row, places) for row, order in enumerate(orders) for places in order.split(model.group)]
-    told = torch.empty(candidates.shape[:2], dtype=torch.float64)
-    found = side_by_side(of_part, parts, apart=observation.target.device.type == "cpu")
-    for (row, places), distances in zip(parts, found, strict=True):
-        told[row, places] = distances
+    many = candidates.shape[1] >= model.group
+    if not plain or not many or not model.tells_products(observation.weights[0], *given(0, orders[0][: model.group])):
+        tell(orders, by_gradients, model.group)
+        return told
+    tell(orders, by_products, model.group * _GROUPS)
+    if not strong:
+        near = _near(observation, told)
+        tell([order[own[order]] for order, own in zip(orders, near, strict=True)], by_gradients, model.group)
     return told
+
+
+def _near(observation: Observation, told: Tensor) -> Tensor:
+    """Which candidates (R, C) are about as probable as the most probable one, of distances (R, C) of some rounding."""
+    lengths = torch.linalg.vector_norm(observation.target.double(), dim=1)
+    rounding = _ROUNDING * lengths.square() / (2 * _variance(observation))
+    return told <= (told.amin(1) + rounding.cpu())[:, None]
 
 
 def _by_length(texts: Tensor) -> Tensor:
@@ -119,10 +149,31 @@ def _is_strong(observation: Observation) -> bool:
     return bool((expected >= _MOST * torch.linalg.vector_norm(observation.target, dim=1)).all())
 
 
+def _variance(observation: Observation) -> Tensor:
+    """That of each row's noise (R,)."""
+    return deviation_of(observation, sharp=True)[:, 0].double().square()
+
+
+def _by_products(observation: Observation, row: int, images: Tensor, labels: Tensor) -> Tensor:
+    """What :func:`_by_tensor` gives, by inner products alone that need no gradient of any tensor."""
+    both, own = observation.model.gradient_products(observation.weights[row], images, labels, observation.target[row])
+    both, own = both.double(), own.double()
+    factors = _clipped_by(observation, own)
+    return (own * factors.square() - 2 * both * factors).sum(1) / (2 * _variance(observation)[row])
+
+
+def _clipped_by(observation: Observation, squares: Tensor) -> Tensor:
+    """The factors (C, M) of the known clip, by squared lengths (C, M) of gradients, tensor by tensor."""
+    clipping = observation.clipping
+    if clipping is None or clipping.bound is None:
+        return torch.ones_like(squares)
+    return example_factors(squares.sqrt(), clipping.bound, clipping.grouping)
+
+
 def _by_tensor(observation: Observation, row: int, images: Tensor, labels: Tensor, strong: bool) -> Tensor:
     """The distances of candidates (C, ...) of a row, of which no whole gradient is written down: |t - g|^2 - |t|^2 over
     twice the variance, by a clipped gradient g and what was read t. In ``strong`` noise by inner products alone."""
-    model, clipping, sizes = observation.model, observation.clipping, observation.model.layout.sizes
+    model, sizes = observation.model, observation.model.layout.sizes
     made = model.gradients_by_tensor(observation.weights[row], images, labels)
     read = [one[None] for one in observation.target[row].split(sizes)]
     if strong:
@@ -131,16 +182,14 @@ def _by_tensor(observation: Observation, row: int, images: Tensor, labels: Tenso
         both, own = (torch.cat(ones, 1).double() for ones in zip(*products, strict=True))
     else:
         both, own = None, torch.stack([row_lengths(part).square() for part in made], 1)
-    factors = torch.ones_like(own)
-    if clipping is not None and clipping.bound is not None:
-        factors = example_factors(own.sqrt(), clipping.bound, clipping.grouping)
+    factors = _clipped_by(observation, own)
     if both is not None:
         more = own * factors.square() - 2 * both * factors
     else:
         clipped = (part * factor for part, factor in zip(made, factors.to(made[0]).split(1, 1), strict=True))
         pairs = zip(clipped, read, strict=True)
         more = torch.stack([row_lengths(one - part).square() - row_lengths(one).square() for part, one in pairs], 1)
-    return more.sum(1) / (2 * deviation_of(observation, sharp=True)[row, 0].double().square())
+    return more.sum(1) / (2 * _variance(observation)[row])
 
 
 def _gradient(observation: Observation, images: Tensor, labels: Tensor) -> Tensor:

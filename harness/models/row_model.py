@@ -218,6 +218,24 @@ class RowModel:
         made = self.per_example_gradients(weights[None], images[None], targets[None])[0]
         return list(made.split(self.layout.sizes, 1))
 
+    def tells_products(self, weights: Tensor, images: Tensor, targets: Tensor) -> bool:
+        """Whether :meth:`gradient_products` can be had of this network; tried with a few of these examples."""
+        return isinstance(self._rows, LoneRows) and self._rows.tells_products(weights, images, targets)
+
+    def gradient_products(
+        self, weights: Tensor, images: Tensor, targets: Tensor, read: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Inner products (B, M) by each parameter tensor of examples' gradients, of which none is written down.
+
+        Args:
+            weights: one row's (P,). images: (B, ...). targets: labels (B,). read: (P,).
+
+        Returns:
+            With what was read, and of each gradient with itself.
+        """
+        assert isinstance(self._rows, LoneRows)
+        return self._rows.products(weights, images, targets, read)
+
     @property
     def group(self) -> int:
         """Return the number of examples at one row's weights that are best evaluated together."""

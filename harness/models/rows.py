@@ -15,12 +15,13 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.conv import _ConvNd
 
-from harness.base.vectors import Layout
+from harness.base.vectors import Layout, group_products
 from harness.base.words import without_empty_places
 from harness.models.batch_norm import BatchNorm, LayerStatistics, recorded
 from harness.models.changes import draws_a_sample, is_scaled
 from harness.models.feature_extractor import FeatureExtractor
 from harness.models.imprint import Fronted
+from harness.models.inner_products import inner_products
 from harness.models.row_operators import with_row_operators
 from harness.models.row_sequence import RowSequence, chain_gradient, row_sequence
 from harness.models.side_by_side import twice_differentiable_attention
@@ -243,6 +244,7 @@ class LoneRows:
         #: Examples at the same weights are best given in groups of so many.
         self.group = max(2, min(_EXAMPLES, _NUMBERS // max(1, layout.total)))
         self._maps: bool | None = None
+        self._tells: bool | None = None
 
     @property
     def _module(self) -> nn.Module:
@@ -289,6 +291,35 @@ class LoneRows:
         groups = zip(images.split(self.group), targets.split(self.group), strict=True)
         found = [self._mapped(flat, *group) for group in groups]
         return found[0] if len(found) == 1 else [torch.cat(parts) for parts in zip(*found, strict=True)]
+
+    def tells_products(self, flat: Tensor, images: Tensor, targets: Tensor) -> bool:
+        """Whether :meth:`products` can be had of this network: by one trial, of examples (B, ...) at weights (P,)."""
+        if self._tells is None:
+            images, targets = images[: self.group], targets[: self.group]
+            found = self._products(flat, images, targets, flat)
+            self._tells = found is not None and self._are(found, self._of_each(flat, images, targets), flat)
+        return self._tells
+
+    def _are(self, found: tuple[Tensor, Tensor], gradients: Tensor, read: Tensor) -> bool:
+        both, own, _ = group_products(gradients, read.expand_as(gradients), self._layout.sizes)
+        pairs = zip(found, (both, own), strict=True)
+        return all(bool((made - true).norm() <= _AGREES * true.norm()) for made, true in pairs)
+
+    def products(self, flat: Tensor, images: Tensor, targets: Tensor, read: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`~harness.models.RowModel.gradient_products`."""
+        found = self._products(flat, images, targets, read)
+        assert found is not None, "tells_products was not asked"
+        return found
+
+    def _products(self, flat: Tensor, images: Tensor, targets: Tensor, read: Tensor) -> tuple[Tensor, Tensor] | None:
+        module, count = self._module, len(images)
+        group = torch.arange(-(-count // self.group) * self.group, device=images.device).clamp_max(count - 1)
+        images, targets = images[group], targets[group]
+        if getattr(module, "reads_shorter", False):
+            images = without_empty_places(images)
+        named, parts = self._layout.split(flat), self._layout.split(read)
+        found = inner_products(module, named, parts, images, targets)
+        return None if found is None else (found[0][:count], found[1][:count])
 
     def _of_each(self, flat: Tensor, images: Tensor, targets: Tensor) -> Tensor:
         return self._gradients([flat] * len(images), _rows(images[:, None]), targets[:, None].unbind(), False)
