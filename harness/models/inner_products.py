@@ -47,6 +47,8 @@ def inner_products(
                 logits = functional_call(network, fixed | spread, (images,))
                 loss = functional.cross_entropy(logits, targets, reduction="sum")
             roots = [*spread.values(), *watch.roots]
+            if not roots:
+                return None
             made = torch.autograd.grad(loss, roots, materialize_grads=True)
         for name, own in zip(spread, made, strict=False):
             watch.add(name, own.flatten(1) @ read[name].flatten(), own.flatten(1).square().sum(1))
@@ -112,8 +114,6 @@ class _Watch(TorchFunctionMode):
 
     def embedding(self, places: Tensor, weight: Tensor, *more: Any, **settings: Any) -> Tensor:
         made = functional.embedding(places, weight, *more, **settings)
-        if not made.requires_grad:
-            self.roots.append(made.requires_grad_())
         same = places[:, :, None] == places[:, None]
 
         def seen(slope: Tensor) -> None:
@@ -156,10 +156,10 @@ class _Watch(TorchFunctionMode):
             raise _Otherwise
         return values[:, None] if values.dim() == 2 else values.flatten(1, -2)
 
-    @staticmethod
-    def _watched(made: Tensor, seen: Callable[[Tensor], None]) -> Tensor:
-        if made.requires_grad:
-            made.register_hook(seen)
+    def _watched(self, made: Tensor, seen: Callable[[Tensor], None]) -> Tensor:
+        if not made.requires_grad:
+            self.roots.append(made.requires_grad_())
+        made.register_hook(seen)
         return made
 
 

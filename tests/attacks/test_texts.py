@@ -19,12 +19,13 @@ from harness.attacks.span import Span, told
 from harness.attacks.token_layers import candidates_at, outside, read_before, row_space, token_layer
 from harness.attacks.token_rows import TokenRows, ordered
 from harness.base.errors import UsageError
-from harness.base.vectors import clip
-from harness.base.words import BITS, MARKS, PAD, UNKNOWN, Words, images_of, require_texts_for, tokens_of
+from harness.base.vectors import Layout, clip, group_products
+from harness.base.words import BITS, MARKS, MOST_WORDS, PAD, UNKNOWN, Words, images_of, require_texts_for, tokens_of
 from harness.datasets import Dataset, divide, load_dataset
 from harness.datasets.notes import PLACES, vocabulary, written
 from harness.datasets.prior import fit_prior
 from harness.models import MODELS, RowModel
+from harness.models.rows import LoneRows
 from harness.models.text_transformer import TextTransformer
 from harness.observation import Clipping, Noise, Observation
 from harness.scoring import Pairs, TextScale, measured
@@ -314,6 +315,45 @@ def test_gradients_of_several_texts_at_the_same_weights(
         torch.testing.assert_close(part.flip(0), other[2:8], rtol=1e-5, atol=1e-7)
     model.gradients_by_tensor(weights, texts, labels)
     assert len(passes) == 4
+
+
+def test_inner_products_need_no_gradients(model: RowModel, notes: Dataset) -> None:
+    """Of texts whose number is no multiple of a group's, with words that come more than once."""
+    texts, labels, (weights, read) = notes.images[:11], notes.labels[:11], model.initial_weights([(3, 0), (4, 0)])
+    assert model.tells_products(weights, texts, labels)
+    both, own = model.gradient_products(weights, texts, labels, read)
+    gradients = model.per_example_gradients(weights[None], texts[None], labels[None])[0]
+    wanted, squares, lengths = group_products(gradients, read.expand_as(gradients), model.layout.sizes)
+    torch.testing.assert_close(own, squares, rtol=1e-5, atol=1e-12)
+    assert ((both - wanted).abs() <= 1e-6 * (squares * lengths).sqrt() + 1e-9).all()
+
+
+class Twice(TextTransformer):
+    """Its table of words is used a second time."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images) * (1 + self.words.weight.sum())
+
+
+class Scaled(TextTransformer):
+    """What a layer gives is used with a parameter of no layer."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images) * self.scale
+
+
+@pytest.mark.parametrize("network", [Twice, Scaled])
+def test_networks_that_use_weights_otherwise_tell_no_products(network: type[TextTransformer], notes: Dataset) -> None:
+    torch.manual_seed(0)
+    built = network(MOST_WORDS, PLACES, 64, 6)
+    layout = Layout.of(built)
+    rows = LoneRows(built, layout)
+    flat = torch.cat([one.detach().flatten() for one in built.parameters()])
+    assert not rows.tells_products(flat, notes.images[:8], notes.labels[:8])
 
 
 @pytest.mark.parametrize("clipping", [None, Clipping(0.05, "layer", "example"), Clipping(0.1, "whole", "example")])
