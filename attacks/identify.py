@@ -85,9 +85,8 @@ def _row_by_row(observation: Observation, candidates: Tensor, labels: Tensor) ->
             return _by_tensor(observation, row, images, own, strong)
         # A single row takes other kernels on the CPU than the same among many.
         pair = images.repeat(2, *[1] * (images.dim() - 1)) if len(images) == 1 else images
-        return _improbability(observation.repeated(row, len(pair)), pair, own[:1].expand(len(pair)))[
-            : len(images)
-        ].cpu()
+        made = _improbability(observation.repeated(row, len(pair)), pair, own[:1].expand(len(pair)))
+        return made[: len(images)].cpu()
 
     def by_products(row: int, images: Tensor, own: Tensor) -> Tensor:
         return _by_products(observation, row, images, own)

@@ -112,8 +112,13 @@ class _Watch(TorchFunctionMode):
 
         return self._watched(made, seen)
 
-    def embedding(self, places: Tensor, weight: Tensor, *more: Any, **settings: Any) -> Tensor:
-        made = functional.embedding(places, weight, *more, **settings)
+    def embedding(
+        self, places: Tensor, weight: Tensor, padding: int | None = None, longest: float | None = None,
+        norm: float = 2.0, scaled: bool = False, sparse: bool = False,
+    ) -> Tensor:  # fmt: skip
+        if places.dim() != 2 or len(places) != self._count or padding is not None or longest is not None or scaled:
+            raise _Otherwise
+        made = functional.embedding(places, weight)
         same = places[:, :, None] == places[:, None]
 
         def seen(slope: Tensor) -> None:

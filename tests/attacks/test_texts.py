@@ -346,7 +346,18 @@ class Scaled(TextTransformer):
         return super().forward(images) * self.scale
 
 
-@pytest.mark.parametrize("network", [Twice, Scaled])
+class Placed(TextTransformer):
+    """Its places are a table that is read without a text."""
+
+    def __init__(self, vocabulary: int, places: int, width: int, classes: int) -> None:
+        super().__init__(vocabulary, places, width, classes)
+        self.table = nn.Embedding(places, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images) + self.table(torch.arange(images.shape[-1])).sum(0)
+
+
+@pytest.mark.parametrize("network", [Twice, Scaled, Placed])
 def test_networks_that_use_weights_otherwise_tell_no_products(network: type[TextTransformer], notes: Dataset) -> None:
     torch.manual_seed(0)
     built = network(MOST_WORDS, PLACES, 64, 6)
