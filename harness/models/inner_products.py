@@ -112,11 +112,9 @@ class _Watch(TorchFunctionMode):
 
         return self._watched(made, seen)
 
-    def embedding(
-        self, places: Tensor, weight: Tensor, padding: int | None = None, longest: float | None = None,
-        norm: float = 2.0, scaled: bool = False, sparse: bool = False,
-    ) -> Tensor:  # fmt: skip
-        if places.dim() != 2 or len(places) != self._count or padding is not None or longest is not None or scaled:
+    def embedding(self, places: Tensor, weight: Tensor, **settings: Any) -> Tensor:
+        special = any(settings.get(name) for name in ("max_norm", "scale_grad_by_freq"))
+        if places.dim() != 2 or len(places) != self._count or special or settings.get("padding_idx") is not None:
             raise _Otherwise
         made = functional.embedding(places, weight)
         same = places[:, :, None] == places[:, None]

@@ -303,7 +303,7 @@ class LoneRows:
 
     def _are(self, found: tuple[Tensor, Tensor], gradients: Tensor, read: Tensor) -> bool:
         both, own, lengths = group_products(gradients, read.expand_as(gradients), self._layout.sizes)
-        # Where a tensor's scale makes no difference, its gradient is at right angles to it: a product of rounding alone.
+        # A gradient is at right angles to a tensor whose scale makes no difference: that product is rounding alone.
         most = (own * lengths).sqrt().norm(), own.norm()
         pairs = zip(found, (both, own), most, strict=True)
         return all(bool((made - true).norm() <= _AGREES * scale) for made, true, scale in pairs)
