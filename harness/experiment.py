@@ -82,9 +82,12 @@ class CellSettings(BaseModel):
     clients: Count = Field(100, description="Clients in the federation")
     clients_per_round: Count = Field(10, description="Clients sampled per round")
     rounds: Count = Field(100, description="Rounds of training a noise schedule covers")
-    steps_per_round: Count = Field(100, description="Local steps of a round that epsilon counts")
+    steps_per_round: Count = Field(
+        100,
+        description="Local steps that epsilon counts of a round; of --epochs or --client-examples all it takes",
+    )
     sampling_rate: Share | None = Field(
-        None, description="Share of a client's examples in a local step (1/steps per round)"
+        None, description="Share of a client's examples in a local step (their batch's, else 1/steps per round)"
     )
     learning_rate: Positive = Field(0.05, description="Of local SGD")
     local_steps: Count = Field(1, description="Local steps before an update is sent")
@@ -138,6 +141,16 @@ class CellSettings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
+    def _steps_to_count(cls, given: Any) -> Any:
+        """Epsilon counts the local steps of a client whose examples are said, and of others no fewer than it takes."""
+        if not isinstance(given, Mapping) or "steps_per_round" in given:
+            return given
+        taken, least = given.get("local_steps", 1), cls.model_fields["steps_per_round"].default
+        said = given.get("client_examples") is not None or given.get("epochs", 1) != 1
+        return {**given, "steps_per_round": taken} if said or (isinstance(taken, int) and taken > least) else given
+
+    @model_validator(mode="before")
+    @classmethod
     def _steps_of_epochs(cls, given: Any) -> Any:
         """Local steps follow from the passes over a client's examples, unless they are given too."""
         if not isinstance(given, Mapping) or "local_steps" in given or given.get("same_data") == "client":
@@ -160,6 +173,11 @@ class CellSettings(BaseModel):
         if self.round > 0 and self.weights is None:
             raise ValueError(
                 f"round {self.round} needs that round's model; name a run with --training, or a file with --weights"
+            )
+        if self.local_steps > self.steps_per_round:
+            raise ValueError(
+                f"a client takes {self.local_steps} local steps, and epsilon counts {self.steps_per_round} of a round; "
+                "raise steps_per_round, or lower local_steps"
             )
         if self.local_steps > 1 and self.update_model == "first" and self.tap.of_update:
             raise ValueError(
@@ -386,8 +404,9 @@ class CellSettings(BaseModel):
 
     @property
     def rate(self) -> float:
-        """Share of a client's examples in a local step; by default the steps of a round are one pass over them."""
-        return self.sampling_rate or 1 / self.steps_per_round
+        """Share of a client's examples in a local step; where nobody says how many it has, a round is one pass."""
+        own = self.client_examples or (self.epochs > 1 and self.batch_size * self.local_steps // self.epochs)
+        return self.sampling_rate or (self.batch_size / own if own else 1 / self.steps_per_round)
 
     def cohort(self) -> Cohort:
         """The federation's facts for the defense."""

@@ -26,7 +26,18 @@ from harness.reports.html.chart import Chart
 from harness.reports.html.figures import Gallery, distribution_chart, gallery, success_chart, tau_chart, theorem_chart
 from harness.reports.html.places import Shown, decided_places, grouped, shown_cells
 from harness.reports.html.run_data import RunData
-from harness.reports.html.table import NOTHING, Head, Table, Value, comma_separated, condensed, folded, latex
+from harness.reports.html.table import (
+    NOTHING,
+    NUMBER,
+    Head,
+    Table,
+    Value,
+    as_number,
+    comma_separated,
+    condensed,
+    folded,
+    latex,
+)
 from harness.reports.html.tables import tables_of, unread
 from harness.reports.html.training import utility_chart
 from harness.reports.html.trend import TrendSection, trend_section
@@ -264,47 +275,29 @@ def printed(command: str, parts: Sequence[Part], ending: str) -> tuple[bytes, in
     return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode(), 0
 
 
-# A number as tables print it, and such a number with its interval.
-_NUMBER = r"[<>]?(-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?)(%?)"
-_ONE = re.compile(_NUMBER)
-_WITH_INTERVAL = re.compile(rf"{_NUMBER} \[(-?[\d.]+)-(-?[\d.]+)\]")
+_ONE = re.compile(NUMBER)
 
 
 def _in_numbers(table: Table) -> Table:
-    """Columns of numbers as numbers: percentages as shares, and an interval as two columns of their own.
+    """Columns of numbers as numbers, and percentages as shares.
 
     A column stays as it is printed where an entry is anything else, such as several numbers or a word beside one.
     """
     heads, columns = list[Head](), list[list[Value]]()
     for place, head in enumerate(table.columns):
-        shown = [row[place].shown for row in table.rows]
-        said = [one for one in shown if one not in NOTHING]
-        if said and all(map(_WITH_INTERVAL.fullmatch, said)):
-            title = head.title.partition(" [")[0]
-            heads += [replace(head, title=title + ending, number=True) for ending in ("", " from", " to")]
-            columns += [list(column) for column in zip(*map(_with_interval, shown), strict=True)]
-        elif said and all(_ONE.fullmatch(one) and one[0] not in "<>" for one in said):
-            heads.append(replace(head, number=True))
-            columns.append([_number(one) for one in shown])
-        else:
-            heads.append(head)
-            columns.append([row[place] for row in table.rows])
+        entries = [row[place] for row in table.rows]
+        said = [one.shown for one in entries if one.shown not in NOTHING]
+        numbers = bool(said) and all(_ONE.fullmatch(one) and one[0] not in "<>" for one in said)
+        heads.append(replace(head, number=True) if numbers else head)
+        columns.append([_number(one.shown) for one in entries] if numbers else entries)
     return replace(table, columns=tuple(heads), rows=tuple(zip(*columns, strict=True)))
 
 
 def _number(shown: str) -> Value:
     if shown in NOTHING:
         return Value("")
-    number, percent = _ONE.fullmatch(shown).groups()  # type: ignore[union-attr]
-    value = float(number.replace(",", "")) / (100 if percent else 1)
+    value = as_number(*_ONE.fullmatch(shown).groups())  # type: ignore[union-attr]
     return Value(f"{value:.10g}", value)
-
-
-def _with_interval(shown: str) -> tuple[Value, Value, Value]:
-    if shown in NOTHING:
-        return Value(""), Value(""), Value("")
-    number, percent, low, high = _WITH_INTERVAL.fullmatch(shown).groups()  # type: ignore[union-attr]
-    return _number(number + percent), _number(low + percent), _number(high + percent)
 
 
 def _tables(parts: Sequence[Part]) -> list[Table]:

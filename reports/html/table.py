@@ -120,6 +120,9 @@ def condensed(table: Table) -> Table:
 # A spreadsheet takes an entry that starts so for a formula and would run it.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 # Words for one number, and not for several, as of rows that were folded.
+# A number as tables print it; and such a number with its interval.
+NUMBER = r"[<>]?(-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?)(%?)"
+_WITH_INTERVAL = re.compile(rf"{NUMBER} \[(-?[\d.]+)-(-?[\d.]+)\]")
 _ONE_NUMBER = re.compile(r"(at most )?[<>-]?[.\d][^,]*(, too large to .*)?$")
 #: What stands in a table where there is nothing to say; the field of a CSV file is empty there.
 NOTHING = ("", text.MISSING, "-", "–")
@@ -173,12 +176,43 @@ def latex_words(entry: str) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """One table; its file is named by the table."""
+    """One table; its file is named by the table. An interval has two columns of its own."""
+    table = _with_intervals(table)
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow([harmless(column.title) for column in table.columns])
     writer.writerows([_entry(*pair) for pair in zip(table.columns, row, strict=True)] for row in table.rows)
     return buffer.getvalue()
+
+
+def _with_intervals(table: Table) -> Table:
+    """A column of numbers with their intervals as three: the number, and where its interval begins and ends."""
+    heads, columns = list[Head](), list[list[Value]]()
+    for place, head in enumerate(table.columns):
+        column = [row[place] for row in table.rows]
+        found = [_WITH_INTERVAL.fullmatch(value.shown) for value in column]
+        if any(found) and all(one or value.shown in NOTHING for one, value in zip(found, column, strict=True)):
+            title = head.title.partition(" [")[0]
+            heads += [replace(head, title=title + ending, number=True) for ending in ("", " from", " to")]
+            split = [_split(value, one) for value, one in zip(column, found, strict=True)]
+            columns += [list(part) for part in zip(*split, strict=True)]
+        else:
+            heads.append(head)
+            columns.append(column)
+    return replace(table, columns=tuple(heads), rows=tuple(zip(*columns, strict=True)) if table.rows else ())
+
+
+def _split(value: Value, found: re.Match[str] | None) -> tuple[Value, Value, Value]:
+    if found is None:
+        return Value(""), Value(""), Value("")
+    number, percent, low, high = found.groups()
+    order = value.order if isinstance(value.order, int | float) else as_number(number, percent)
+    return Value(number, order), *(Value(end, as_number(end, percent)) for end in (low, high))
+
+
+def as_number(printed: str, percent: str = "") -> float:
+    """A number as tables print it; of a percentage its share."""
+    return float(printed.replace(",", "")) / (100 if percent else 1)
 
 
 def _entry(head: Head, value: Value) -> str:

@@ -32,6 +32,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"round": -1}, "round: Input should be greater than or equal to 0"),
     ({"round": 3}, "name a run with --training"),
     ({"local_steps": 2, "tap": "T1.out"}, "use --update-model avg or unroll"),
+    ({"local_steps": 8, "steps_per_round": 2}, "a client takes 8 local steps, and epsilon counts 2 of a round"),
     ({"seeds": ()}, "for example --seed 0,1,2"),
     ({"seeds": (1, 1)}, "for example --seed 0,1,2"),
     ({"seeds": (0, -1)}, "for example --seed 0,1,2"),
@@ -81,6 +82,24 @@ def test_the_cohort_comes_from_the_settings() -> None:
     cohort = cell_settings(clients=50, clients_per_round=5, rounds=7, steps_per_round=3, batch_size=2).cohort()
     assert (cohort.clients, cohort.clients_per_round, cohort.rounds) == (50, 5, 7)
     assert (cohort.steps_per_round, cohort.batch_size) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "steps", "rate"),
+    [
+        ({}, 100, 0.01),
+        ({"batch_size": 4, "steps_per_round": 20}, 20, 0.05),
+        ({"local_steps": 150}, 150, 1 / 150),
+        ({"batch_size": 4, "client_examples": 16}, 4, 0.25),
+        ({"batch_size": 4, "client_examples": 10, "epochs": 3}, 9, 0.4),
+        ({"batch_size": 2, "epochs": 3}, 3, 1.0),
+        ({"batch_size": 4, "client_examples": 16, "same_data": "client", "rounds_seen": 2}, 1, 0.25),
+        ({"batch_size": 4, "client_examples": 16, "steps_per_round": 50, "sampling_rate": 0.5}, 50, 0.5),
+    ],
+)
+def test_epsilon_counts_the_examples_and_steps_that_are_said(values: dict[str, Any], steps: int, rate: float) -> None:
+    settings = cell_settings(update_model="avg", **values)
+    assert (settings.cohort().steps_per_round, settings.rate) == (steps, pytest.approx(rate))
 
 
 @pytest.mark.parametrize(
