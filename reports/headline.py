@@ -60,7 +60,7 @@ def _strongest(row: SummaryRow, cells: dict[str, CellResult]) -> CellResult | No
 
 def _reached(row: SummaryRow, cell: CellResult | None) -> str:
     if row.headline.startswith(TELLS):
-        return row.headline
+        return text.safe(row.headline, 200)
     if row.strongest is None or cell is None:
         tried = any(one.informative for one in row.attacks)
         return text.safe(row.verdict_reason, 120) if tried else "no attack works"

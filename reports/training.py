@@ -62,10 +62,11 @@ def print_training(document: TrainDocument, console: Console, folder: Path) -> N
         f"{document.train_examples} training and {document.test_examples} test examples, {document.parameters} "
         f"parameters; on average {document.overlap:.2f} clients hold an example"
     )
-    table = Table("round", "accuracy", "loss", "claimed epsilon", "noise std", "gradient norm", "update norm", "s")
+    heads = ("round", "accuracy", "loss", "claimed epsilon", "noise on a step", "gradient norm", "update norm", "s")
+    table = Table(*heads, show_edge=False, pad_edge=False)  # narrow: a number that is cut is another number
     for record in _shown(document.rounds):
         table.add_row(
-            str(record.round), _number(record.accuracy, ".4f"), _number(record.loss, ".3f"),
+            str(record.round), _number(record.accuracy, ".4f"), _number(record.loss, ".3g" if (record.loss or 0) >= 1000 else ".3f"),
             _number(record.claimed_epsilon, ".3f"), _number(record.noise, ".3g"), _number(record.gradient_norm, ".3g"),
             _number(record.update_norm, ".3g"), f"{record.seconds:.2f}",
         )  # fmt: skip

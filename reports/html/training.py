@@ -64,7 +64,8 @@ def round_table(runs: Sequence[RunData]) -> Table:
         *(
             Head(title, number=True)
             for title in (
-                "round", "accuracy", "loss", "claimed epsilon", "noise", "gradient norm", "update norm", "seconds",
+                "round", "accuracy", "loss", "claimed epsilon", "noise on a step", "gradient norm", "update norm",
+                "seconds",
             )
         ),
     )  # fmt: skip

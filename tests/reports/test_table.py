@@ -11,6 +11,7 @@ from harness.base.errors import safe
 from harness.reports import columns
 from harness.reports.table import print_results
 from harness.reports.text import epsilon as epsilon_words
+from harness.reports.training import print_training
 from harness.results import (
     AttackStanding,
     Bound,
@@ -26,6 +27,7 @@ from harness.results import (
     Summary,
     SummaryRow,
 )
+from harness.results.training import RoundRecord, TrainDocument
 
 WIDTHS = (60, 80, 100, 120, 160, 240)
 
@@ -352,6 +354,20 @@ def test_the_verdict_stands_first_and_beside_it_what_it_is_not() -> None:
 def test_an_attack_that_works_and_reconstructs_nothing_is_not_said_to_fail(found: dict[str, str], said: str) -> None:
     row = of("inconclusive").model_copy(update={"strongest": None, **found})
     assert f"surface 2: {said}" in words(said_first(row))
+
+
+def test_rounds_of_training_are_printed_whole() -> None:
+    rounds = [RoundRecord(round=9, accuracy=0.05, loss=54561.1, claimed_epsilon=1.2, noise=0.0, gradient_norm=1.71e4,
+                          update_norm=9.32e4, participants=5, seconds=0.5)]  # fmt: skip
+    settings = dict.fromkeys(("dataset", "defense", "algorithm", "clients", "clients_per_round", "client_sampling",
+                              "local_steps", "batch_size", "batch_sampling", "split", "seed"), "x")  # fmt: skip
+    console = Console(file=io.StringIO(), width=80)
+    document = TrainDocument.model_construct(settings=settings, rounds=rounds, privacy=[], bayesian=[], secret=False,
+                                             train_examples=1, test_examples=1, parameters=1, overlap=1.0,
+                                             stopped=None, units="")  # fmt: skip
+    print_training(document, console, Path("t"))
+    said = words(console.file.getvalue())
+    assert "9 │ 0.0500 │ 5.46e+04 │ 1.200 │ 0 │ 1.71e+04 │ 9.32e+04 │ 0.50" in said and "a step" in said
 
 
 def test_only_what_withstood_everywhere_is_green() -> None:
