@@ -65,8 +65,9 @@ def print_training(document: TrainDocument, console: Console, folder: Path) -> N
     heads = ("round", "accuracy", "loss", "claimed epsilon", "noise on a step", "gradient norm", "update norm", "s")
     table = Table(*heads, show_edge=False, pad_edge=False)  # narrow: a number that is cut is another number
     for record in _shown(document.rounds):
+        large = (record.loss or 0) >= 1000
         table.add_row(
-            str(record.round), _number(record.accuracy, ".4f"), _number(record.loss, ".3g" if (record.loss or 0) >= 1000 else ".3f"),
+            str(record.round), _number(record.accuracy, ".4f"), _number(record.loss, ".3g" if large else ".3f"),
             _number(record.claimed_epsilon, ".3f"), _number(record.noise, ".3g"), _number(record.gradient_norm, ".3g"),
             _number(record.update_norm, ".3g"), f"{record.seconds:.2f}",
         )  # fmt: skip

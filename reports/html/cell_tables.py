@@ -76,7 +76,7 @@ def resilience_table(places: Sequence[Decided]) -> Table:
             words(place.summary.tier), words(place.summary.strongest),
             _rate(place.cell), _lineup(place.cell),
             words(text.headed(place.summary)),
-            words(", ".join(one.attack for one in place.summary.attacks)), words(place.summary.suite),
+            words(", ".join(_tried(place))), words(place.summary.suite),
         )
         for place in places
     ]  # fmt: skip
@@ -91,6 +91,12 @@ def resilience_table(places: Sequence[Decided]) -> Table:
         f"p: probability that true {kind.many} are this much closer than look-alikes by chance; a place may leak by it "
         "alone.",
     )  # fmt: skip
+
+
+def _tried(place: Decided) -> list[str]:
+    """The attacks that were possible there and not skipped."""
+    unrun = {cell.key for cell in place.cells if cell.not_applicable_reason is not None}
+    return [one.attack for one in place.summary.attacks if one.cell not in unrun]
 
 
 def cell_table(cells: Sequence[Shown]) -> Table:

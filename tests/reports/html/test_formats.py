@@ -177,6 +177,14 @@ def test_where_tables_have_numbers_csv_has_them(tmp_path: Path, a_cell: Callable
     assert [row[2] for row in found["paper-1"][2:]] == ["0.95", "0.01", "19"]
 
 
+def test_an_attack_that_was_not_possible_was_not_tried(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
+    refused = a_cell("fed_cdp", attack="map", key="b" * 20, not_applicable_reason="it needs a linear layer")
+    runs = read_runs([a_run(tmp_path, [a_cell("fed_cdp", attack="cpl", key="a" * 20), refused], pictures=False)])
+    [table] = [table for table in all_tables(runs) if table.name == "resilience"]
+    place = [column.title for column in table.columns].index("attacks tried")
+    assert [row[place].shown for row in table.rows] == ["cpl"]
+
+
 def test_an_epsilon_that_promises_nothing_is_no_good_news(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
     vain = Statement(view="server", claimed_epsilon=0.8, epsilon=8540.0, guarantee="client-LDP", notes="why")
     runs = read_runs([a_run(tmp_path, [a_cell("fed_cdp", privacy=[vain])], pictures=False)])
