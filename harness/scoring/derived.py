@@ -28,6 +28,8 @@ from harness.scoring.verdict import LEAK_P, Verdict, judge, judge_identity
 CONFIDENCE = 0.95
 # Of a row, beside the verdict, what is read first.
 _TOLD = ("headline", "identifies", "attacks")
+# By this much two ways to add the same numbers may differ.
+_ROUNDING = 1e-6
 # Ranks this improbable cannot come with a p-value above that of a leak, whatever the permutations drew.
 _FAR = 1e-12
 
@@ -184,9 +186,14 @@ def _confirmed(victims: Sequence[VictimRecord]) -> int | None:
     """Images that are accurate and first; None where the records do not say which rows of a table are accurate."""
     if all(one.image == 0 for one in victims):
         return sum(one.outcome == "success" and _is_first(one) for one in victims)
-    if any(one.continuous_rmse is not None or one.categorical_accuracy is not None for one in victims):
+    if _is_of_rows(victims):
         return None
     return sum(_is_accurate(one) and _is_first(one) for one in victims)
+
+
+def _is_of_rows(victims: Iterable[VictimRecord]) -> bool:
+    """Whether they are of a table."""
+    return any(one.continuous_rmse is not None or one.categorical_accuracy is not None for one in victims)
 
 
 def _is_accurate(one: VictimRecord) -> bool:
@@ -214,10 +221,31 @@ def _contradictions(
         yield f"it says that {cell.confirmed} images are accurate and first, its victims say {confirmed}"
     if all(one.image == 0 for one in victims):
         yield from _of_ranks(cell.identified or cell.lineup, victims)
+    yield from _of_rates(cell, victims)
     for check in cell.controls:
         made = [known[key] for key in check.cells if key in known]
         if check.kind == "positive" and made and made[0].succeeds != check.held:
             yield f"its control {check.name} {'held' if check.held else 'failed'}, the cell of that says otherwise"
+
+
+def _of_rates(cell: CellResult, victims: Sequence[VictimRecord]) -> Iterator[str]:
+    """The success rate and the median error; of victims of one image each, an interval narrower than so many allow."""
+    if "epochs" in cell.options:
+        return  # an image has several records there, which count once together
+    single, strict = all(one.image == 0 for one in victims), cell.asr.get("strict")
+    if strict is not None and strict.rate is not None and (single or not _is_of_rows(victims)):
+        hits = sum(one.outcome == "success" if single else _is_accurate(one) for one in victims)
+        if abs(strict.rate - hits / len(victims)) > _ROUNDING:
+            yield f"it says a success rate of {strict.rate:.4g}, its victims say {hits / len(victims):.4g}"
+        low, high = clopper_pearson(hits, len(victims))
+        if single and strict.ci95 and (strict.ci95[0] > low + _ROUNDING or strict.ci95[1] < high - _ROUNDING):
+            yield f"its interval {strict.ci95} is narrower than {hits} successes of {len(victims)} victims allow"
+    errors, said = [one.rmse for one in victims], cell.metrics.get("rmse")
+    known = [one for one in errors if one is not None]
+    if said is not None and said.median is not None and len(known) == len(errors):
+        median = float(np.median(known))
+        if not abs(said.median - median) <= _ROUNDING * max(1.0, median):
+            yield f"it says a median RMSE of {said.median:.4g}, its victims say {median:.4g}"
 
 
 def _of_ranks(test: Lineup | Identified, victims: Iterable[VictimRecord]) -> Iterator[str]:
@@ -278,7 +306,7 @@ def reconstructed(attacks: Iterable[Sequence[VictimRecord]]) -> Count:
     found = [one for victims in attacks for one in victims]
     trials = _trials(found)
     several = any(one.image for one in found)
-    is_table = any(one.continuous_rmse is not None or one.categorical_accuracy is not None for one in found)
+    is_table = _is_of_rows(found)
     touched = {trials[_client(one)] for one in found if one.outcome == "success"}
     hit = {_record(one) for one in found if (_is_accurate(one) if several else one.outcome == "success")}
     records = len({_record(one) for one in found})
