@@ -64,7 +64,8 @@ def print_training(document: TrainDocument, console: Console, folder: Path) -> N
     )
     heads = ("round", "accuracy", "loss", "claimed epsilon", "noise on a step", "gradient norm", "update norm", "s")
     table = Table(*heads, show_edge=False, pad_edge=False)  # narrow: a number that is cut is another number
-    for record in _shown(document.rounds):
+    shown = _shown(document.rounds)
+    for record in shown:
         large = (record.loss or 0) >= 1000
         table.add_row(
             str(record.round), _number(record.accuracy, ".4f"), _number(record.loss, ".3g" if large else ".3f"),
@@ -72,6 +73,8 @@ def print_training(document: TrainDocument, console: Console, folder: Path) -> N
             _number(record.update_norm, ".3g"), f"{record.seconds:.2f}",
         )  # fmt: skip
     console.print(table)
+    if hidden := len(document.rounds) - len(shown):
+        console.print(f"{hidden} of {len(document.rounds)} rounds are left out here; training.json has them all")
     if document.stopped:
         console.print(f"stopped: {document.stopped}")
     console.print(document.units)

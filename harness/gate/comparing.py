@@ -15,7 +15,7 @@ exact whatever the distribution, which a re-run with other seeds needs as much a
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -345,14 +345,22 @@ def movement(old: GateCell, new: GateCell) -> Movement | None:
     """The movement of a cell; None with fewer than 24 victims.
 
     Victims are paired where at least 24 are the same in both runs (a smaller run shares the first victims of a
-    larger one); else, as with another seed, all victims of both are two samples.
+    larger one). Where the new run has others too, as of another seed, all victims of both are two samples; of two tests
+    the one with the smaller p-value counts, twice.
     """
     common = [name for name in old.victims if name in new.victims]
+    found: list[Movement] = []
     if len(common) >= VICTIMS_NEEDED:
-        return _movement(_restricted(old, common), _restricted(new, common), paired=True)
-    if min(len(old.victims), len(new.victims)) < VICTIMS_NEEDED:
+        found.append(_movement(_restricted(old, common), _restricted(new, common), paired=True))
+    if len(new.victims) > len(common) and min(len(old.victims), len(new.victims)) >= VICTIMS_NEEDED:
+        found.append(_movement(old, new, paired=False))
+    if not found:
         return None
-    return _movement(old, new, paired=False)
+    least = min(found, key=lambda one: min(one.more_leaking, one.less_leaking))
+    return replace(
+        least, more_leaking=min(1.0, len(found) * least.more_leaking),
+        less_leaking=min(1.0, len(found) * least.less_leaking),
+    )  # fmt: skip
 
 
 def _restricted(cell: GateCell, names: list[str]) -> GateCell:

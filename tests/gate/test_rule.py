@@ -50,6 +50,16 @@ def test_directions(cell: Made, before: float, after: float, settings: dict, kin
     assert report.failed == (kind in ("regression", "broken attack"))
 
 
+@pytest.mark.parametrize("others", [16, 48])
+def test_victims_that_the_baseline_has_not_count_too(cell: Made, others: int) -> None:
+    """Runs of several seeds are pooled; what leaks under a seed that the baseline does not have is a leak."""
+    old, leaking = cell(0.0, 32, 1), cell(1.0, others, 2, 1000)
+    pooled = GateCell(old.settings, dict(old.victims) | dict(leaking.victims))
+    assert kinds(verdict([old], [pooled])) == ["regression"]
+    harmless = GateCell(old.settings, dict(old.victims) | dict(cell(0.0, others, 3, 1000).victims))
+    assert kinds(verdict([old], [harmless])) == ["unmoved"]
+
+
 def test_significant_but_small_is_no_alarm(cell: Made) -> None:
     """RMSE halves for everybody, which any test sees; neither success nor rank moves by 0.1."""
     old = cell(0.0, 64, 3)

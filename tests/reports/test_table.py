@@ -357,8 +357,8 @@ def test_an_attack_that_works_and_reconstructs_nothing_is_not_said_to_fail(found
 
 
 def test_rounds_of_training_are_printed_whole() -> None:
-    rounds = [RoundRecord(round=9, accuracy=0.05, loss=54561.1, claimed_epsilon=1.2, noise=0.0, gradient_norm=1.71e4,
-                          update_norm=9.32e4, participants=5, seconds=0.5)]  # fmt: skip
+    rounds = [RoundRecord(round=number, accuracy=0.05, loss=54561.1, claimed_epsilon=1.2, noise=0.0, update_norm=9.32e4,
+                          gradient_norm=1.71e4, participants=5, seconds=0.5) for number in range(1, 31)]  # fmt: skip
     settings = dict.fromkeys(("dataset", "defense", "algorithm", "clients", "clients_per_round", "client_sampling",
                               "local_steps", "batch_size", "batch_sampling", "split", "seed"), "x")  # fmt: skip
     console = Console(file=io.StringIO(), width=80)
@@ -367,7 +367,8 @@ def test_rounds_of_training_are_printed_whole() -> None:
                                              stopped=None, units="")  # fmt: skip
     print_training(document, console, Path("t"))
     said = words(console.file.getvalue())
-    assert "9 │ 0.0500 │ 5.46e+04 │ 1.200 │ 0 │ 1.71e+04 │ 9.32e+04 │ 0.50" in said and "a step" in said
+    assert "30 │ 0.0500 │ 5.46e+04 │ 1.200 │ 0 │ 1.71e+04 │ 9.32e+04 │ 0.50" in said and "a step" in said
+    assert said.count("5.46e+04") == 25 and "5 of 30 rounds are left out here; training.json has them all" in said
 
 
 def test_only_what_withstood_everywhere_is_green() -> None:
