@@ -66,15 +66,17 @@ def parse_assignments(
 ) -> dict[str, dict[str, str]]:
     """Settings per name from ``key=value`` (every named thing that has the key) and ``name.key=value`` (one of them).
 
-    In a stack each part counts as named; its settings are called ``part.key``.
+    In a stack each part counts as named; its settings are called ``part.key``. What is said of one of them goes before
+    what is said of all, in whatever order.
 
     Raises:
-        UsageError: not of that form, a name that is not part of the run, or a key that nothing named has.
+        UsageError: not of that form, a name that is not part of the run, a key that nothing named has, or two values.
     """
     settings: dict[str, dict[str, str]] = {name: {} for name in names}
     places = [(name, part) for name in names for part in registry.parts(name)]
     known = {part: {field.name for field in fields(registry[part])} for _, part in places}
-    for assignment in assignments:
+    given: dict[tuple[str, str], tuple[bool, str]] = {}
+    for assignment in sorted(assignments, key=lambda one: "." in one.partition("=")[0]):
         key, equals, value = assignment.partition("=")
         if not equals or not key:
             raise UsageError(f"{assignment!r} is not key=value; write for example sigma=6")
@@ -92,7 +94,11 @@ def parse_assignments(
                 hint = _instead_of(setting, sorted(set().union(*known.values())))
                 raise UsageError(f"no named {registry.kind} has a setting {setting!r}; {hint}")
         for name, part in chosen:
-            settings[name][setting if name == part else f"{part}.{setting}"] = value
+            own = setting if name == part else f"{part}.{setting}"
+            alike, before = given.get((name, own), (False, value))
+            if alike == bool(dot) and before != value:
+                raise UsageError(f"{key} was given as {before!r} and as {value!r}; give it once")
+            given[name, own], settings[name][own] = (bool(dot), value), value
     return settings
 
 

@@ -312,6 +312,10 @@ class _Climb:
 
     def refuse_mistakes(self) -> None:
         """Before any work is done. Raises UsageError."""
+        for name, arguments in self.grid.defenses:
+            if (varied := noise_setting(name)) in arguments:
+                option = "--bits" if varied.rpartition(".")[2] == BITS else "--sigma"
+                raise UsageError(f"{varied} of {name} is what {option} varies; leave it out of --defense-arg")
         for level in self.levels:
             self.training_of(level)
             for tap in self.grid.taps:

@@ -66,6 +66,8 @@ def test_strings_from_a_command_line_become_settings() -> None:
         (["cpl.tv=0.1"], {"cpl": {"tv": "0.1"}, "inverting_gradients": {}}),
         (["gradinv.tv=0.1"], {"cpl": {}, "inverting_gradients": {"tv": "0.1"}}),
         (["tv=0.1", "cpl.tv=0.3"], {"cpl": {"tv": "0.3"}, "inverting_gradients": {"tv": "0.1"}}),
+        (["cpl.tv=0.3", "tv=0.1"], {"cpl": {"tv": "0.3"}, "inverting_gradients": {"tv": "0.1"}}),
+        (["tv=0.1", "tv=0.1"], {"cpl": {"tv": "0.1"}, "inverting_gradients": {"tv": "0.1"}}),
         (["init=pattern-1/4", "label_rule=a=b"], {name: {"init": "pattern-1/4", "label_rule": "a=b"}
                                                   for name in ("cpl", "inverting_gradients")}),
     ],
@@ -89,3 +91,9 @@ def test_refused_assignments(assignment: str, message: str) -> None:
     with pytest.raises(UsageError, match=message.replace("?", r"\?")) as caught:
         parse_assignments([assignment], ["cpl", "inverting_gradients"], ATTACKS)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("twice", [["tv=0.1", "tv=0.2"], ["cpl.tv=0.1", "tv=0.3", "cpl.tv=0.2"]])
+def test_two_values_of_one_setting_are_refused(twice: list[str]) -> None:
+    with pytest.raises(UsageError, match=r"tv was given as '0.1' and as '0.2'; give it once"):
+        parse_assignments(twice, ["cpl", "inverting_gradients"], ATTACKS)

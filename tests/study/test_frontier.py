@@ -125,6 +125,7 @@ def test_the_level_of_a_frameworks_filter_is_its_own_setting(defense: str, setti
 
 MISTAKES = {
     "no noise": (["--defense", "pruning"], "no noise to raise"),
+    "what is varied": (["--defense", "fed_cdp", "--defense-arg", "sigma=5"], "sigma of fed_cdp is what --sigma varies"),
     "no number": (["--sigma", "many"], "--sigma takes numbers"),
     "noise of a quantizer": (["--defense", "quantization"], "levels of quantization are bits; name bits with --bits"),
     "half a bit": (["--defense", "quantization", "--bits", "2.5"], "drop one of them"),
