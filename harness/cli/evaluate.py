@@ -119,10 +119,20 @@ def _grids(preset: str) -> list[dict[str, Any]]:
     return chosen if isinstance(chosen, list) else [chosen]
 
 
+# What an epsilon depends on, and --training knows.
+_OF_A_RUN = ("clients", "rounds", "steps_per_round", "sampling_rate")
+
+
 def _over_defaults(given: dict[str, Any], chosen: dict[str, Any]) -> dict[str, Any]:
     said = {name: value for name, value in given.items() if value not in (None, [], ())}
     folder = said.get("training") or chosen.get("training")
     trained = training_options(Path(folder)) if folder else {}
+    for name in _OF_A_RUN if trained else ():
+        asked = said.get(name, chosen.get(name))
+        if asked is not None and str(asked) != str(trained.get(name)):
+            raise UsageError(
+                f"statements are about the run of --training; leave out --{name.replace('_', '-')} {asked}"
+            )
     if "defense" in said or "defense" in chosen:
         # The settings of the defense it was trained under do not fit another one.
         trained.pop("defense_arg", None)

@@ -239,6 +239,17 @@ def test_the_model_of_a_run_on_other_data_or_a_network_of_another_kind(harness: 
     assert "leave out --dataset and --model" in finished.err
 
 
+@pytest.mark.parametrize("more", ["--clients 77", "--rounds 1000", "--steps-per-round 9", "--sampling-rate 1"])
+def test_what_an_epsilon_depends_on_is_that_of_the_training(harness: Harness, asked: Asked, more: str) -> None:
+    small = "--split iid --clients 2 --clients-per-round 2 --rounds 1 --batch-size 2 --local-steps 1 --keep-rounds 1"
+    assert harness("train", "--dataset", "digits", "--model", "mlp", *small.split()).code == 0
+    run = ("evaluate", "--training", "training", "--round", "1", "--surface", "2")
+    finished = harness(*run, *more.split())
+    said = f"harness: statements are about the run of --training; leave out {more.split()[0]}\n"
+    assert (finished.code, finished.err) == (2, said)
+    assert harness(*run, "--clients", "2", "--steps-per-round", "1").code == 0
+
+
 def test_a_run_whose_negative_control_failed_ends_with_3(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     invalid = ResultDocument(environment={}, valid=False, valid_reason="a negative control failed", cells=[])
     monkeypatch.setattr(command, "evaluate", lambda cells, run: invalid)
