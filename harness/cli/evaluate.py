@@ -130,9 +130,8 @@ def _over_defaults(given: dict[str, Any], chosen: dict[str, Any]) -> dict[str, A
     for name in _OF_A_RUN if trained else ():
         asked = said.get(name, chosen.get(name))
         if asked is not None and str(asked) != str(trained.get(name)):
-            raise UsageError(
-                f"statements are about the run of --training; leave out --{name.replace('_', '-')} {asked}"
-            )
+            option = name.replace("_", "-")
+            raise UsageError(f"statements are about the run of --training; leave out --{option}")
     if "defense" in said or "defense" in chosen:
         # The settings of the defense it was trained under do not fit another one.
         trained.pop("defense_arg", None)
