@@ -11,9 +11,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, TypeVar
+from functools import lru_cache, wraps
+from typing import Any, ClassVar, Literal, ParamSpec, TypeVar
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from harness.base.errors import UsageError
 from harness.base.ranges import LEAST_DELTA
@@ -25,6 +27,21 @@ Array = np.ndarray
 NOMINAL = "nominal"
 
 Word = TypeVar("Word", bound=str)
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
+
+_libraries = lru_cache(maxsize=1)(ThreadpoolController)
+
+
+def one_thread(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
+    """The function with numpy's products on one thread: their last bits depend on how many add them up."""
+
+    @wraps(function)
+    def limited(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
+        with _libraries().limit(limits=1, user_api="blas"):
+            return function(*args, **kwargs)
+
+    return limited
 
 
 @dataclass(frozen=True)
@@ -120,6 +137,7 @@ class Accountant(ABC):
             raise UsageError(f"{self.name} has no bound for {unknown.mechanism.title}; choose --accountant rdp")
         return spent
 
+    @one_thread
     def epsilon(self, event: Event, delta: float) -> Epsilon:
         """Epsilon of an event at ``delta`` in (0, 1).
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import erfcx, ndtr
 
-from harness.privacy.accountant import ACCOUNTANTS, Accountant, rounded_down
+from harness.privacy.accountant import ACCOUNTANTS, Accountant, one_thread, rounded_down
 from harness.privacy.events import Adjacency, Event, GaussianRelease, Ledger, MechanismRelease, compose, plain_gaussian
 from harness.privacy.mechanism import GaussianNoise, Mechanism, Repeated, Sampled, TakingPart, gaussian_step
 from harness.privacy.rdp import Renyi
@@ -210,6 +210,7 @@ class PrivacyLoss(Accountant):
             return min([*bounds, gaussian_epsilon(total_mu(everybody), delta)])
         return max(0.0, float(_distribution(spent, self.grid, self.interval).get_epsilon_for_delta(delta)))
 
+    @one_thread
     def delta(self, event: Event, epsilon: float) -> float:
         spent = self.ledger(event)
         if spent.unprotected:

@@ -15,7 +15,7 @@ import numpy as np
 
 from harness.base.errors import UsageError
 from harness.privacy import renyi_curves
-from harness.privacy.accountant import ACCOUNTANTS, NOMINAL, AdditiveAccountant, Array, choice, rounded_down
+from harness.privacy.accountant import ACCOUNTANTS, NOMINAL, AdditiveAccountant, Array, choice, one_thread, rounded_down
 from harness.privacy.events import Event, GaussianRelease, Ledger, MechanismRelease, plain_gaussian
 from harness.privacy.mechanism import curve_of
 from harness.privacy.renyi_curves import AMPLIFICATIONS, Amplification, Orders, amplified, between_integers
@@ -110,6 +110,7 @@ class Renyi(AdditiveAccountant):
     def converted(self, total: Array, delta: float) -> float:
         return epsilon_of_curve(total, self._orders, delta, self.conversion_rule)
 
+    @one_thread
     def delta(self, event: Event, epsilon: float) -> float:
         spent = self.ledger(event)
         if spent.unprotected:

@@ -7,9 +7,11 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from riskcal.analysis import get_beta_from_gdp, get_beta_from_pld
 from scipy.stats import norm
+from threadpoolctl import ThreadpoolController
 
 from harness.base.presence import FALSE_ALARMS, told_apart
 from harness.privacy import GaussianRelease, MechanismRelease, SkellamSum, make_accountant, make_statement
+from harness.privacy.events import compose
 from harness.privacy.presence import presence, told_by
 from harness.privacy.views import valid_accountants
 
@@ -89,3 +91,14 @@ def test_other_laws_have_a_number_and_what_nothing_protects_has_none() -> None:
     assert stated.mu is None and stated.told_apart is not None and gaussian < stated.told_apart < 3 * gaussian
     nothing = make_statement("server", "none", "no noise")
     assert nothing.told_apart is None and nothing.mu is None
+
+
+def test_numbers_do_not_depend_on_how_many_threads_numpy_takes() -> None:
+    """A card that was made with one thread is confirmed byte by byte where there are more."""
+    event = compose([GaussianRelease(6 / 6**0.5, 0.01, "poisson", count=10_000)])
+    found = set()
+    for threads in (1, 2, 4):
+        with ThreadpoolController().limit(limits=threads, user_api="blas"):
+            made = [make_accountant(name) for name in ("pld", "rdp")]
+            found.add(tuple((told_by(one, event), one.epsilon(event, 1e-5).epsilon) for one in made))
+    assert len(found) == 1
