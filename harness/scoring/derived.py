@@ -237,8 +237,8 @@ def _of_rates(cell: CellResult, victims: Sequence[VictimRecord]) -> Iterator[str
         hits = sum(one.outcome == "success" if single else _is_accurate(one) for one in victims)
         if abs(strict.rate - hits / len(victims)) > _ROUNDING:
             yield f"it says a success rate of {strict.rate:.4g}, its victims say {hits / len(victims):.4g}"
-        low, high = clopper_pearson(hits, len(victims))
-        if single and strict.ci95 and (strict.ci95[0] > low + _ROUNDING or strict.ci95[1] < high - _ROUNDING):
+        (low, high), (below, above) = clopper_pearson(hits, len(victims)), strict.ci95 or (0.0, 1.0)
+        if single and ((below or 0.0) > low + _ROUNDING or (1.0 if above is None else above) < high - _ROUNDING):
             yield f"its interval {strict.ci95} is narrower than {hits} successes of {len(victims)} victims allow"
     errors, said = [one.rmse for one in victims], cell.metrics.get("rmse")
     known = [one for one in errors if one is not None]

@@ -207,7 +207,7 @@ def _split(value: Value, found: re.Match[str] | None) -> tuple[Value, Value, Val
         return Value(""), Value(""), Value("")
     number, percent, low, high = found.groups()
     order = value.order if isinstance(value.order, int | float) else as_number(number, percent)
-    return Value(number, order), *(Value(end, as_number(end, percent)) for end in (low, high))
+    return Value(number, order), Value(low, as_number(low, percent)), Value(high, as_number(high, percent))
 
 
 def as_number(printed: str, percent: str = "") -> float:
