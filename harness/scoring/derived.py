@@ -30,6 +30,8 @@ CONFIDENCE = 0.95
 _TOLD = ("headline", "identifies", "attacks")
 # By this much two ways to add the same numbers may differ.
 _ROUNDING = 1e-6
+# An end of an interval that lies by more within that of so many victims was changed, and not rounded.
+_NARROWER = 2e-3
 # Ranks this improbable cannot come with a p-value above that of a leak, whatever the permutations drew.
 _FAR = 1e-12
 
@@ -229,7 +231,7 @@ def _contradictions(
 
 
 def _of_rates(cell: CellResult, victims: Sequence[VictimRecord]) -> Iterator[str]:
-    """The success rate and the median error; of victims of one image each, an interval narrower than so many allow."""
+    """The success rate; of victims of one image each, an interval narrower than so many allow."""
     if "epochs" in cell.options:
         return  # an image has several records there, which count once together
     single, strict = all(one.image == 0 for one in victims), cell.asr.get("strict")
@@ -238,14 +240,8 @@ def _of_rates(cell: CellResult, victims: Sequence[VictimRecord]) -> Iterator[str
         if abs(strict.rate - hits / len(victims)) > _ROUNDING:
             yield f"it says a success rate of {strict.rate:.4g}, its victims say {hits / len(victims):.4g}"
         (low, high), (below, above) = clopper_pearson(hits, len(victims)), strict.ci95 or (0.0, 1.0)
-        if single and ((below or 0.0) > low + _ROUNDING or (1.0 if above is None else above) < high - _ROUNDING):
+        if single and ((below or 0.0) > low + _NARROWER or (1.0 if above is None else above) < high - _NARROWER):
             yield f"its interval {strict.ci95} is narrower than {hits} successes of {len(victims)} victims allow"
-    errors, said = [one.rmse for one in victims], cell.metrics.get("rmse")
-    known = [one for one in errors if one is not None]
-    if said is not None and said.median is not None and len(known) == len(errors):
-        median = float(np.median(known))
-        if not abs(said.median - median) <= _ROUNDING * max(1.0, median):
-            yield f"it says a median RMSE of {said.median:.4g}, its victims say {median:.4g}"
 
 
 def _of_ranks(test: Lineup | Identified, victims: Iterable[VictimRecord]) -> Iterator[str]:

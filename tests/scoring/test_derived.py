@@ -12,7 +12,7 @@ import pytest
 
 from harness.attacks.suites import LATEST
 from harness.base.version import __version__
-from harness.results import CellResult, Control, Lineup, Outcomes, Rate, Summary, VictimRecord
+from harness.results import CellResult, Control, Lineup, Outcomes, Rate, VictimRecord
 from harness.scoring import derived
 from harness.scoring.derived import Finding, findings
 from harness.scoring.summarise import summarise
@@ -26,7 +26,7 @@ def a_leak() -> CellResult:
     """Of 64 victims all came back, each the nearest of its lineup."""
     return CellResult(
         **PLACE, model="m", seeds=[0], victims=64, key="0" * 20, confirmed=64, outcomes=Outcomes(success=64),
-        asr={"strict": RATE}, verdict="leaks", controls=[WORKS], metrics={"rmse": Summary(median=0.01)},
+        asr={"strict": RATE}, verdict="leaks", controls=[WORKS],
         lineup=Lineup(rate=1.0, mean_rank=0.0, p_value=2e-4, confirmed_p_value=1e-4),
     )  # fmt: skip
 
@@ -47,7 +47,6 @@ EDITS: dict[str, tuple[dict[str, object], str]] = {
     "the mean rank": ({"lineup": Lineup(mean_rank=0.5, p_value=2e-4, confirmed_p_value=1e-4)}, "a mean rank of 0.5"),
     "the success rate": ({"asr": {"strict": RATE.model_copy(update={"rate": 0.1})}}, "a success rate of 0.1, its"),
     "the interval": ({"asr": {"strict": RATE.model_copy(update={"ci95": (0.99, 1.0)})}}, "is narrower than 64 succ"),
-    "the median error": ({"metrics": {"rmse": Summary(median=0.4)}}, "a median RMSE of 0.4, its victims say 0.01"),
     "the p-value": ({"lineup": Lineup(mean_rank=0.0, p_value=0.5, confirmed_p_value=1e-4)}, "p = 0.5"),
 }
 
