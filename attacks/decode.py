@@ -23,6 +23,7 @@ from harness.attacks.token_rows import tables_of
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.base.words import PAD, images_of, tokens_of
+from harness.models.side_by_side import side_by_side
 from harness.observation import Observation, Tier
 
 # A word that is so much likelier than all others (natural logarithms) is not compared again; how many are.
@@ -45,10 +46,12 @@ class Decode(ClosedForm):
     def solved(self, observation: Observation) -> Tensor:
         tables, rows = _tables(observation), torch.arange(observation.rows, device=observation.target.device)
         several = observation.examples > 1
-        found = [
-            _texts(seen, tables) if several else self._text(seen, tables)
-            for seen in (observation.take(row) for row in rows.split(1))
-        ]
+
+        def of_row(row: Tensor) -> Tensor:
+            seen = observation.take(row)
+            return _texts(seen, tables) if several else self._text(seen, tables)
+
+        found = side_by_side(of_row, rows.split(1), apart=rows.device.type == "cpu")
         return images_of(torch.stack(found)).flatten(1).to(observation.target)
 
     def effort(self, observation: Observation) -> int:

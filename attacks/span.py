@@ -70,7 +70,8 @@ class Span(ClosedForm):
         layers, parts = layers_of(observation.model), observation.model.layout.split(observation.target)
         if not layers:
             layer = token_layer(observation.model, "span")
-            rank = torch.tensor([len(row_space(gradient)) for gradient in parts[layer.weight]])
+            spaces = side_by_side(row_space, list(parts[layer.weight]), observation.target.device.type == "cpu")
+            rank = torch.tensor([len(space) for space in spaces])
             return {"width": torch.full_like(rank, layer.width), "rank": rank}
         most = [
             most_tokens(readings(layers, {one.weight: parts[one.weight][row] for one in layers}))
