@@ -350,9 +350,13 @@ class Defense:
         """Return all that the server remembers after a round (``context.server``) and uses in later ones, by name."""
         return {_named(name, key): one for name, own in self.flow() for key, one in own.server_remembers().items()}
 
-    def clients_remember(self) -> Mapping[str, Remembered]:
-        """Return the tensors that each client may keep over its rounds (``context.client``), by name."""
-        return {_named(name, key): one for name, own in self.flow() for key, one in own.clients_remember().items()}
+    def clients_remember(self, tap: Tap | None = None) -> Mapping[str, Remembered]:
+        """Return the tensors that each client may keep over its rounds (``context.client``), by name.
+
+        With ``tap`` only those that may change what is read there.
+        """
+        flow = ((name, one) for name, one in self.flow() if tap is None or _passed(tap, one))
+        return {_named(name, key): one for name, own in flow for key, one in own.clients_remember().items()}
 
     @property
     def replays(self) -> bool:

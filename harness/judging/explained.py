@@ -1,7 +1,7 @@
 """Whether the truth explains what was sent: the same clients are played on it, and what is left is looked at."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from harness.judging.evidence import LEVEL, Check, Evidence, bonferroni, level_o
 from harness.judging.federation import CapturedClients
 from harness.judging.noise_checks import GIVE_SIZE, drawn_levels, noise_alone
 from harness.judging.stage import SimulatedStage
+from harness.models.batch_norm import Buffers
 
 NAME = "the truth explains what was sent"
 
@@ -120,6 +121,94 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
     left = _Left(shrunk, grain, level, evidence.unit, factor)
     check = _of_known_noise(evidence, sent, made, left, play)
     return check if check.outcome == "violated" or not level else _unlike_noise(evidence, sent - made) or check
+
+
+Round = tuple[str, CapturedClients, CellSettings]
+"""The words for some clients, what they sent in one round or in several, and a cell of the declared defense."""
+
+
+def explained_in_order(rounds: Sequence[Round], data_root: Path, chunk: int = 128) -> list[tuple[str, Check]]:
+    """Return the checks of rounds, each with its words, in the order in which clients played them.
+
+    Where the declared defense lets clients remember earlier rounds, each is played with what its client remembers: of
+    the first round nothing, of a later one what the truth of the round before gives. Where that is not captured, or is
+    drawn by chance, the check cannot tell.
+    """
+    parts = [part for one in rounds for part in _apart_by_round(*one)]
+    kept, found = dict[str, tuple[int, Buffers]](), list[tuple[str, Check]]()
+    for words, captured, settings in sorted(parts, key=lambda part: part[1].at[:1]):
+        if not _remember(settings):
+            found.append((words, explained(captured, settings, data_root, chunk)))
+            continue
+        known, unknown = _with_memory(captured, kept)
+        if known is not None:
+            own = settings.model_copy(update={"victims": known.clients})
+            found.append((words, explained(known, own, data_root, chunk)))
+            kept |= _kept_after(known, own, data_root, chunk)
+        if unknown:
+            found.append((words, _cannot(NAME, _not_remembered(captured, unknown[0], settings.defense))))
+    return found
+
+
+def _remember(settings: CellSettings) -> bool:
+    """Whether what clients send depends on what they remember of earlier rounds."""
+    return bool(settings.build_defense().clients_remember(settings.tap))
+
+
+def _apart_by_round(words: str, captured: CapturedClients, settings: CellSettings) -> list[Round]:
+    """Captures of several rounds as those of each, where clients remember what came before."""
+    numbers = sorted(set(captured.at))
+    if len(numbers) < 2 or not _remember(settings):
+        return [(words, captured, settings)]
+    rows = {number: [row for row, at in enumerate(captured.at) if at == number] for number in numbers}
+    return [(f"{words}, round {number + 1}", captured.take(rows[number]), settings) for number in numbers]
+
+
+def _with_memory(
+    captured: CapturedClients, kept: Mapping[str, tuple[int, Buffers]]
+) -> tuple[CapturedClients | None, list[int]]:
+    """The clients of a round with what they remember, None where that is known of none; and the rows of the others."""
+    at, unknown = captured.at[0], list[int]()
+    if at:
+        known = {name for name, (last, _) in kept.items() if last == at - 1}
+        unknown = [row for row, name in enumerate(captured.names) if name not in known]
+    rows = [row for row in range(captured.clients) if row not in unknown]
+    found = captured.take(rows) if rows else None
+    if found is None or not at:
+        return found, unknown
+    own = [kept[name][1] for name in found.names if name is not None]
+    return replace(found, remembered={name: torch.stack([one[name] for one in own]) for name in own[0]}), unknown
+
+
+def _kept_after(
+    captured: CapturedClients, settings: CellSettings, data_root: Path, chunk: int
+) -> dict[str, tuple[int, Buffers]]:
+    """What each named client remembers after a round that it played on the truth; {} where that is drawn by chance."""
+    cell, plays = _alone(settings), list[Mapping[str, Tensor]]()
+    for one in (cell, with_other_key(cell)):
+        stage = SimulatedStage(data_root, chunk, captured, one, None, None)
+        stage.set(one)
+        plays.append(stage.kept)
+    first, again = plays
+    # A step alone is not all that a client does in a round.
+    if not settings.tap.of_update or any(not torch.equal(first[name], again[name]) for name in first):
+        return {}
+    named = enumerate(zip(captured.names, captured.at, strict=True))
+    return {
+        name: (at, {own: values[row].cpu() for own, values in first.items()})
+        for row, (name, at) in named if name is not None
+    }  # fmt: skip
+
+
+def _not_remembered(captured: CapturedClients, row: int, defense: str) -> str:
+    """Why nobody knows what a client remembers."""
+    name, at = captured.names[row], captured.at[row]
+    if name is None:
+        return f'clients of {defense!r} remember earlier rounds; add "client" to capture.json, to know which are its own'
+    return (
+        f"clients of {defense!r} remember earlier rounds, and what client {name!r} remembers after {at} round(s) does "
+        "not follow from its captures; capture all its rounds from the first on, or the first alone"
+    )
 
 
 def _unlike_noise(evidence: Evidence, apart: Tensor) -> Check | None:

@@ -67,6 +67,7 @@ class CapturedClients:
         counted: of buffers of whole numbers, such as counts of batches, how far each client moved each, (V, size).
         rounds: how many came before those in which they were captured, each once, in order; ``at`` (V,) of each.
         later: the same clients in later rounds, row by row, where an attacker has several of each.
+        remembered: what the declared defense lets each client remember of earlier rounds, by name, (V, ...).
         digest: of all files, in hexadecimal.
         layout: of ``before`` and ``target``: the parameters that were trained and sent.
         sampling: how the number of examples behind a step is known.
@@ -98,6 +99,7 @@ class CapturedClients:
     counted: Buffers = field(default_factory=dict)
     at: tuple[int, ...] = ()
     later: tuple["CapturedClients", ...] = ()
+    remembered: Buffers = field(default_factory=dict)
 
     @property
     def owners(self) -> Tensor | None:
@@ -128,7 +130,7 @@ class CapturedClients:
         whole = {name: of(getattr(self, name)) for name in ("before", "target", "images", "labels", "grain")}
         named = {
             name: {own: values[list(rows)] for own, values in getattr(self, name).items()}
-            for name in ("running", "moved_buffers", "counted")
+            for name in ("running", "moved_buffers", "counted", "remembered")
         }
         told = {
             name: tuple(getattr(self, name)[row] for row in rows) for name in ("names", "at") if getattr(self, name)

@@ -26,7 +26,7 @@ from harness.judging.beside import WHO, Measured, measured
 from harness.judging.checks import BUFFERS, checks_of, fits_loss
 from harness.judging.declared import Group
 from harness.judging.evidence import ALARMS, Check, Evidence, pooled
-from harness.judging.explained import explained
+from harness.judging.explained import explained_in_order
 from harness.judging.federation import CapturedClients
 from harness.judging.noise_checks import ANEW, FACTS, GIVE_SIZE, anew_among, drawn_levels, fits_facts
 from harness.judging.plan import Line
@@ -323,13 +323,13 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
             for made in _guessed(group, own, words, kin, work)
         ]
         return Judgement(groups, checks, None, guesses, kin, beside, work.budget, work.plan)
-    rounds = [one for group in groups for one in _rounds_of(group)]
-    each = [explained(one.captured, one.cell, work.data_root, work.chunk) for _, one in rounds]
-    told = pooled([(words, [check]) for (words, _), check in zip(rounds, each, strict=True)])
+    rounds = [(words, one.captured, one.cell) for group in groups for words, one in _rounds_of(group)]
+    each = explained_in_order(rounds, work.data_root, work.chunk)
+    told = pooled([(words, [check]) for words, check in each])
     document, examples, lines = judge_with_truth(
         groups, kin, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine, companions
     )
-    if why := next(filter(None, [*map(_not_known, groups), _unsure(each)]), None):
+    if why := next(filter(None, [*map(_not_known, groups), _unsure([check for _, check in each])]), None):
         document = _undecided(document, why, work.folder)
     judgement = Judgement(groups, [*checks, *told], document, [], kin, beside, work.budget, work.plan, examples, lines)
     if judgement.doubt is None:

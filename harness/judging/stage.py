@@ -180,15 +180,22 @@ class GroupsStage(Stage):
 
 
 class SimulatedStage(CapturedStage):
-    """The same with nothing captured: all rounds are played."""
+    """The same with nothing captured: all rounds are played, from what clients remember on.
+
+    ``kept``: what clients remember (V, ...) after the last round that was played.
+    """
 
     plays: ClassVar[bool] = True
+    kept: Remembered = NOTHING
 
     def look(
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,
         remembered: Remembered = NOTHING,
     ) -> Reading:  # fmt: skip
-        return Stage.look(self, model, weights, truth, keys, settings, remembered)
+        own = remembered or {name: values[: len(keys)].to(weights) for name, values in self._captured.remembered.items()}
+        made = Stage.look(self, model, weights, truth, keys, settings, own)
+        self.kept = made.kept
+        return made
 
 
 def _truth_of(captured: CapturedClients) -> Dataset:

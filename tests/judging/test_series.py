@@ -15,6 +15,7 @@ from harness.evaluation.observe import Scene, Stage
 from harness.experiment import cell_settings
 from harness.judging.capture import Capture, read_capture
 from harness.judging.declared import groups_of
+from harness.judging.explained import explained_in_order
 from harness.judging.federation import federations
 from harness.judging.series import held_over, over_rounds
 from harness.judging.stage import CapturedStage
@@ -22,15 +23,23 @@ from harness.judging.stage import CapturedStage
 VICTIMS, ROUNDS, SIGMA = 4, 3, 0.05
 
 
-def _scene(tmp_path: Path, batch: int = 2) -> Scene:
+DECLARED: dict[str, Any] = {"name": "fed_cdp", "settings": {"sigma": SIGMA}}
+FEEDBACK: dict[str, Any] = {"name": "paper:top-k", "settings": {"share": 0.2}}
+CHANCE: dict[str, Any] = {"name": "noise+paper:top-k", "settings": {"paper:top-k.share": 0.2, "noise.amount": 1e-6}}
+
+
+def _scene(tmp_path: Path, batch: int = 2, declared: dict[str, Any] = DECLARED, **how: Any) -> Scene:
+    asked: dict[str, Any] = {"attack": "identify", "tap": "T2.step"} | how
     settings = cell_settings(
-        dataset="digits", model="mlp", defense="fed_cdp", defense_args={"sigma": SIGMA}, attack="identify",
-        tap="T2.step", victims=VICTIMS, rounds_seen=ROUNDS, prior="none", batch_size=batch,
+        dataset="digits", model="mlp", defense=declared["name"], defense_args=declared["settings"], victims=VICTIMS,
+        rounds_seen=ROUNDS, prior="none", batch_size=batch, **asked,
     )  # fmt: skip
     return Stage(tmp_path, 64).set(settings)
 
 
-def _written(scene: Scene, folder: Path, order: list[int], **changes: Any) -> list[Path]:
+def _written(
+    scene: Scene, folder: Path, order: list[int], declared: dict[str, Any] = DECLARED, **changes: Any
+) -> list[Path]:
     """A capture of each client in each round, the rounds in that order of folders; ``changes`` are of the last one."""
     seen, found = scene.observation, []
     size = seen.weights.shape[1] // ROUNDS
@@ -39,18 +48,20 @@ def _written(scene: Scene, folder: Path, order: list[int], **changes: Any) -> li
         part = slice(number * size, (number + 1) * size)
         for row in range(VICTIMS):
             facts = {"client": f"hospital {row}", "round": number, "first_round": 0}
-            images, labels = scene.truth.images[row], scene.truth.labels[row]
+            images, labels, moved = scene.truth.images[row], scene.truth.labels[row], seen.target[row, part]
             if (place, row) == (len(order) - 1, VICTIMS - 1):
                 facts |= {name: value for name, value in changes.items() if name in facts}
                 images, labels = changes.get("images", images), changes.get("labels", labels)
+                moved = moved.flip(0) if changes.get("turned") else moved
             record = CaptureRecord(
                 model="mlp", image_shape=(1, 8, 8), classes=10, learning_rate=0.05, batch_size=len(labels),
-                defense={"name": "fed_cdp", "settings": {"sigma": SIGMA}}, **facts,
+                defense=declared, **facts,
             )  # fmt: skip
             before = {name: value.numpy() for name, value in model.state(seen.weights[row, part]).items()}
-            sent = {name: value.numpy() for name, value in model.layout.split(seen.target[row, part]).items()}
+            kind, unit = ("gradient", 1.0) if declared is DECLARED else ("update", -0.05)
+            sent: Any = {kind: {name: value.numpy() for name, value in model.layout.split(unit * moved).items()}}
             where = folder / f"{place} {row}"
-            found.append(write_capture(where, record, before, images=images, labels=labels, gradient=sent))
+            found.append(write_capture(where, record, before, images=images, labels=labels, **sent))
     return found
 
 
@@ -136,6 +147,35 @@ def test_the_command_judges_rounds_and_says_of_how_many_a_row_is(
     assert document["captures"] == VICTIMS
     (row,) = document["results"]["summary"]
     assert row["rounds_tried"] == [3] and row["options"]["rounds_seen"] == 3 and row["victims"] == VICTIMS
+
+
+# What clients remember of earlier rounds.
+
+REMEMBERING: dict[str, tuple[dict[str, Any], list[int], dict[str, Any], list[str]]] = {
+    "every round": (FEEDBACK, [0, 1, 2], {}, ["holds"] * 3),
+    "in any order of folders": (FEEDBACK, [2, 0, 1], {}, ["holds"] * 3),
+    "another truth": (FEEDBACK, [0, 1, 2], {"images": torch.zeros(1, 1, 8, 8)}, ["holds", "holds", "violated"]),
+    "another update": (FEEDBACK, [0, 1, 2], {"turned": True}, ["holds", "holds", "violated"]),
+    "the middle one is missing": (FEEDBACK, [0, 2], {}, ["holds", "cannot tell"]),
+    "one later round": (FEEDBACK, [2], {}, ["cannot tell"]),
+    "no name": (FEEDBACK, [0, 1], {"client": None}, ["holds", "holds", "cannot tell"]),
+    "chance in what is kept": (CHANCE, [0, 1], {}, ["holds", "cannot tell"]),
+    "nothing kept": (DECLARED, [0, 2], {}, ["holds"]),
+}
+
+
+@pytest.mark.parametrize(("declared", "order", "changes", "outcomes"), REMEMBERING.values(), ids=REMEMBERING)
+def test_rounds_are_played_with_what_clients_remember(
+    declared: dict[str, Any], order: list[int], changes: dict[str, Any], outcomes: list[str], tmp_path: Path
+) -> None:
+    kept = declared is not DECLARED
+    scene = _scene(tmp_path, 1, FEEDBACK if kept else DECLARED, attack="cpl", tap="T1.out" if kept else "T2.step")
+    (clients,) = federations(_captures(_written(scene, tmp_path, order, declared, **changes)))
+    (group,) = groups_of([clients], "captures", ["cpl"], "none", "cpu")
+    found = [check for _, check in explained_in_order([("all", clients, group.cell)], tmp_path)]
+    assert [check.outcome for check in found] == outcomes, found
+    untold = [check for check in found if check.outcome == "cannot tell"]
+    assert all(check.undecided and "remember earlier rounds" in check.detail for check in untold)
 
 
 # Rounds in which a client takes others of its examples.
