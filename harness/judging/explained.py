@@ -204,7 +204,9 @@ def _not_remembered(captured: CapturedClients, row: int, defense: str) -> str:
     """Why nobody knows what a client remembers."""
     name, at = captured.names[row], captured.at[row]
     if name is None:
-        return f'clients of {defense!r} remember earlier rounds; add "client" to capture.json, to know which are its own'
+        return (
+            f'clients of {defense!r} remember earlier rounds; add "client" to capture.json, to know which are its own'
+        )
     return (
         f"clients of {defense!r} remember earlier rounds, and what client {name!r} remembers after {at} round(s) does "
         "not follow from its captures; capture all its rounds from the first on, or the first alone"

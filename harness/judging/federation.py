@@ -113,6 +113,10 @@ class CapturedClients:
         """V."""
         return len(self.target)
 
+    def number(self, at: int) -> int:
+        """The federation's own number of the round that so many came before."""
+        return at + self.record.round - self.record.rounds_before
+
     def first(self, count: int) -> "CapturedClients":
         """The same of the first ``count`` clients."""
         if count >= self.clients:

@@ -1,6 +1,8 @@
 """Captures of the same clients in several rounds, put side by side: each client once, with all that it sent."""
 
-from collections.abc import Sequence
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -11,14 +13,19 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
+from harness.base.building import build
 from harness.base.errors import UsageError
 from harness.base.ranges import CountOrNone
+from harness.defenses import DEFENSES
+from harness.federation.taps import Tap
 from harness.judging.capture import BEFORE, FACTS, file_of
 from harness.judging.federation import CapturedClients
 from harness.results.arrays import MEND, StoredArrays
 from harness.results.files import MOST_OF_A_DOCUMENT, Absent, parse_json, read_stored
 
 _ASKED, _OTHERS = "--rounds-seen", "--same-data client"
+# The cosine of a step between two models and what was sent, from which on that is what made the step.
+_LEADS = 0.999
 
 SameData = Literal["batch", "client"]
 """What a client trains on in each of its rounds: the same examples, or some of its own that nobody else knows."""
@@ -44,11 +51,16 @@ def over_rounds(
 
     Raises:
         UsageError: the truth or a client's name is missing, a client has fewer captures, two of one round, other
-            examples in one of them, or an optimizer that remembers earlier rounds.
+            examples in one of them, or an optimizer that remembers earlier rounds; a round is missing that a client
+            remembers; or rounds are seen to have other numbers than they were played in.
     """
     if rounds == 1 and same_data == "client":
         raise UsageError(f"{_OTHERS} is of several rounds; add {_ASKED} R")
-    return list(clients) if rounds == 1 else [_side_by_side(one, rounds, same_data) for one in clients]
+    if rounds == 1:
+        return list(clients)
+    made = [_side_by_side(one, rounds, same_data) for one in clients]
+    _require_numbers(clients)
+    return made
 
 
 def _side_by_side(captured: CapturedClients, rounds: int, same_data: SameData) -> CapturedClients:
@@ -64,16 +76,18 @@ def _side_by_side(captured: CapturedClients, rounds: int, same_data: SameData) -
             raise UsageError(f'{_ASKED} needs to know which captures are of one client; add "client" to capture.json')
         known = of_client.setdefault(name, {})
         if at in known:
-            raise UsageError(f"client {name!r} has two captures of round {at}; leave one of them out")
+            raise UsageError(f"client {name!r} has two captures of round {captured.number(at)}; leave one of them out")
         known[at] = row
     rows = [_first_of(name, known, rounds) for name, known in of_client.items()]
+    _require_remembered(captured, of_client, rounds)
     if same_data == "client":
         _require_one_pass(captured)
     else:
         for name, own in zip(of_client, rows, strict=True):
             _require_same_examples(captured, name, own)
     first, *later = (captured.take([own[number] for own in rows]) for number in range(rounds))
-    return replace(first, later=tuple(later), digest=" ".join(one.digest for one in (first, *later)))
+    record = first.record.model_copy(update={"round": captured.number(first.at[0])})
+    return replace(first, record=record, later=tuple(later), digest=" ".join(one.digest for one in (first, *later)))
 
 
 def _first_of(name: str, known: dict[int, int], rounds: int) -> list[int]:
@@ -83,6 +97,66 @@ def _first_of(name: str, known: dict[int, int], rounds: int) -> list[int]:
             "that client out"
         )
     return [known[at] for at in sorted(known)[:rounds]]
+
+
+def _require_remembered(captured: CapturedClients, of_client: Mapping[str, Mapping[int, int]], rounds: int) -> None:
+    """All rounds from the first on are there, where clients remember them."""
+    declared, tap = captured.record.defense, Tap.SENT if captured.of_update else Tap.STEP
+    if declared is None or not build(DEFENSES, declared.name, declared.settings).clients_remember(tap):
+        return
+    for name, known in of_client.items():
+        missing = next((at for at in range(rounds) if at not in known), None)
+        if missing is not None:
+            raise UsageError(
+                f"client {name!r} was not captured in round {captured.number(missing)}, which clients of "
+                f"{declared.name!r} remember later; capture all rounds from the first on, or leave {_ASKED} out"
+            )
+
+
+def _require_numbers(clients: Sequence[CapturedClients]) -> None:
+    """Nothing that is seen shows that rounds have other numbers than those in which they were played.
+
+    Clients who share a model begin one round with it; and what was sent leads from the model of a round to that of a
+    later one. Models of clients who share none, beside others who are not captured, show neither.
+    """
+    begun = defaultdict[bytes, list[tuple[int, str | None]]](list)
+    for one in clients:
+        for name, at, model in zip(one.names, one.at, one.before, strict=True):
+            begun[hashlib.sha256(model.numpy().tobytes()).digest()].append((at, name))
+    times = Counter(at for places in begun.values() for at in {at for at, _ in places})
+    for places in begun.values():
+        for at, name in places:
+            then, other = next((place for place in places if times[at] > 1 and place[1] != name), (at, name))
+            if other != name:
+                at, then = clients[0].number(at), clients[0].number(then)
+                raise UsageError(
+                    f"client {name!r} begins round {at} with the model that {other!r} begins round {then} with, and "
+                    f'others begin round {at} with another; correct "round" in {FACTS}, or judge clients of each model '
+                    "apart"
+                )
+    if max(times.values()) == 1:
+        _require_forward(clients, "clients together")
+    for one in clients:
+        for name in dict.fromkeys(one.names):
+            _require_forward([one.take([row for row, own in enumerate(one.names) if own == name])], f"client {name!r}")
+
+
+def _require_forward(clients: Sequence[CapturedClients], who: str) -> None:
+    """No mean of what was sent in a round leads to the model of an earlier one."""
+    rounds = sorted({at for one in clients for at in one.at})
+    rows = [[(one, row) for one in clients for row, own in enumerate(one.at) if own == at] for at in rounds]
+    models = torch.stack([own[0][0].before[own[0][1]].double() for own in rows])
+    moves = -torch.stack([torch.stack([one.target[row].double() for one, row in own]).mean(0) for own in rows])
+    along = models @ moves.T  # of the model of each round, what each round sent
+    along = (along - along.diagonal()) / torch.cdist(models, models).clamp_min(1e-30) / moves.norm(dim=1)
+    leads = along > _LEADS
+    back = (leads & ~leads.T).triu(1).nonzero().tolist()  # where a step leads forward too, they swing
+    if back:
+        earlier, later = (clients[0].number(rounds[place]) for place in back[0])
+        raise UsageError(
+            f"what {who} sent in round {later} leads to the model that round {earlier} begins with; correct "
+            f'"round" in {FACTS}'
+        )
 
 
 def _require_same_examples(captured: CapturedClients, name: str, rows: Sequence[int]) -> None:
@@ -99,8 +173,8 @@ def _require_same_examples(captured: CapturedClients, name: str, rows: Sequence[
     for row in rows[1:]:
         if steps(row) != first:
             raise UsageError(
-                f"client {name!r} trained on other examples in round {captured.at[row]} than in round "
-                f"{captured.at[rows[0]]}; {_ASKED} combines the same examples, or any with {_OTHERS}"
+                f"client {name!r} trained on other examples in round {captured.number(captured.at[row])} than in round "
+                f"{captured.number(captured.at[rows[0]])}; {_ASKED} combines the same examples, or any with {_OTHERS}"
             )
 
 

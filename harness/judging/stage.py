@@ -192,7 +192,9 @@ class SimulatedStage(CapturedStage):
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,
         remembered: Remembered = NOTHING,
     ) -> Reading:  # fmt: skip
-        own = remembered or {name: values[: len(keys)].to(weights) for name, values in self._captured.remembered.items()}
+        own = remembered or {
+            name: values[: len(keys)].to(weights) for name, values in self._captured.remembered.items()
+        }
         made = Stage.look(self, model, weights, truth, keys, settings, own)
         self.kept = made.kept
         return made

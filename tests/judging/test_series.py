@@ -104,6 +104,61 @@ def test_what_does_not_fit_together_is_one_line(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(("order", "missing"), [([0, 2], 1), ([2, 0], 1), ([1, 2], 0)])
+def test_a_round_that_clients_remember_has_to_be_there(order: list[int], missing: int, tmp_path: Path) -> None:
+    """Of others a gap is no harm: each round is what it is without the one before."""
+    feeding = _scene(tmp_path, 1, FEEDBACK, attack="cpl", tap="T1.out")
+    with pytest.raises(UsageError, match=f"'hospital 0' was not captured in round {missing}, .* capture all rounds"):
+        over_rounds(federations(_captures(_written(feeding, tmp_path / "a", order, FEEDBACK))), 2)
+    (clients,) = over_rounds(federations(_captures(_written(_scene(tmp_path), tmp_path / "b", order))), 2)
+    assert (clients.at[0], clients.later[0].at[0]) == (min(order), max(order))
+    assert groups_of([clients], "t", ["cpl"], "none", "cpu", rounds_seen=2)[0].cell.round == min(order)
+
+
+def test_rounds_of_noise_that_is_correlated_are_not_combined(tmp_path: Path) -> None:
+    tree = {"name": "tff:tree_aggregation", "settings": {}}
+    clients = over_rounds(federations(_captures(_written(_scene(tmp_path), tmp_path, [0, 2], tree))), 2)
+    with pytest.raises(UsageError, match=r"remembers after 2 round\(s\), which a capture does not hold"):
+        groups_of(clients, "t", ["cpl"], "none", "cpu", rounds_seen=2)
+
+
+# Who begins with which model, by round and client, and in which order a round's step leads to the next model.
+SHARED = [[0, 0, 0, 0], [1, 1, 1, 1], [2, 2, 2, 2]]
+OWN = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+NUMBERS: dict[str, tuple[list[list[int]], dict[int, int], str]] = {
+    "one model for all": (SHARED, {}, ""),
+    "a model of their own": (OWN, {}, ""),
+    "models that never move": ([[0, 1, 2, 3]] * 3, {}, ""),
+    "one model that never moves": ([[0] * 4] * 3, {}, ""),
+    "two groups": ([[0, 0, 1, 1], [2, 2, 3, 3], [4, 4, 5, 5]], {},
+                   "'hospital 0' begins round 0 with the model that 'hospital 1' begins round 0 with"),
+    "one client's exchanged": ([[2, 0, 0, 0], [1, 1, 1, 1], [0, 2, 2, 2]], {},
+                               "'hospital 0' begins round 0 with the model that 'hospital 1' begins round 2 with"),
+    "one from elsewhere": ([[0, 0, 0, 0], [1, 1, 1, 1], [2, 2, 2, 9]], {},
+                           "'hospital 0' begins round 2 with the model that 'hospital 1' begins round 2 with"),
+    "steps ahead": (SHARED, {0: 1, 1: 2}, ""),
+    "steps back": (SHARED, {2: 1, 1: 0}, "clients together sent in round 1 leads to the model that round 0 begins with"),
+    "swinging": ([[0] * 4, [1] * 4, [0] * 4], {0: 1, 1: 0}, ""),
+    "a client's own steps back": (OWN, {9: 5}, "client 'hospital 1' sent in round 2 leads to the model that round 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("models", "leads", "words"), NUMBERS.values(), ids=NUMBERS)
+def test_models_tell_rounds_of_other_numbers(
+    models: list[list[int]], leads: dict[int, int], words: str, tmp_path: Path
+) -> None:
+    (found,) = federations(_captures(_written(_scene(tmp_path), tmp_path, [0, 1, 2])))
+    begun, flat = torch.randn(12, found.layout.total), torch.tensor(models).flatten()
+    steps = torch.stack([begun[one] - begun[leads[one]] if one in leads else begun[one] * 0.1 for one in range(12)])
+    clients = [replace(found, before=begun[flat], target=steps[flat])]
+    if not words:
+        assert over_rounds(clients, ROUNDS)[0].clients == VICTIMS
+        return
+    with pytest.raises(UsageError, match=words) as error:
+        over_rounds(clients, ROUNDS)
+    assert "\n" not in str(error.value)
+
+
 def test_the_order_of_one_steps_examples_makes_no_difference(tmp_path: Path) -> None:
     scene = _scene(tmp_path)
     turned = {"images": scene.truth.images[-1].flip(0), "labels": scene.truth.labels[-1].flip(0)}
