@@ -3,7 +3,7 @@
 import hashlib
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -40,7 +40,7 @@ from harness.models.batch_norm import Buffers, RunningStatistics, trained_layers
 
 _OWN = {"client", "round", "framework", "examples", "format", "state"}
 # What follows from how many examples a client has: captures that differ in it are judged in groups.
-_OF_DATA = {"batch_size", "expected_batch_size", "local_steps", "epochs"}
+OF_DATA = {"batch_size", "expected_batch_size", "local_steps", "epochs"}
 
 Sampling = Literal["fixed", "unknown", "poisson"]
 """How many examples are behind a step: as many as are declared (``fixed``); perhaps another number, drawn by Poisson
@@ -287,23 +287,27 @@ def _sampling(capture: Capture) -> Sampling:
     return "unknown" if capture.truth is None else "fixed"
 
 
-def _require_alike(captures: Sequence[Capture], attacked: bool) -> None:
+def require_same_facts(captures: Sequence[Capture], may_differ: Collection[str] = OF_DATA) -> None:
+    """Captures are of clients that trained alike, but for facts that may differ. Raises UsageError."""
     first = captures[0]
-    # Rounds of a client whose optimizer lives on belong together, and between them its rate may follow a schedule.
-    lives = any(capture.record.state == "carried" for capture in captures)
-    may_differ = _OWN | _OF_DATA | ({"learning_rate"} if lives else set())
     for other in captures[1:]:
         if other.kind != first.kind:
             raise UsageError(
                 f"{str(first.folder)!r} holds {first.kind}, {str(other.folder)!r} {other.kind}; judge them apart"
             )
-        ours, theirs = (one.record.model_dump(exclude=may_differ) for one in (first, other))
+        ours, theirs = (one.record.model_dump(exclude={*_OWN, *may_differ}) for one in (first, other))
         differing = next((name for name in ours | theirs if ours.get(name) != theirs.get(name)), None)
         if differing:
             raise UsageError(
                 f"captures differ in {differing}: {ours.get(differing)!r} in {str(first.folder)!r}, "
                 f"{theirs.get(differing)!r} in {str(other.folder)!r}; judge them apart"
             )
+
+
+def _require_alike(captures: Sequence[Capture], attacked: bool) -> None:
+    # Rounds of a client whose optimizer lives on belong together, and between them its rate may follow a schedule.
+    lives = any(capture.record.state == "carried" for capture in captures)
+    require_same_facts(captures, OF_DATA | ({"learning_rate"} if lives else set()))
     without = [capture for capture in captures if capture.truth is None]
     if 0 < len(without) < len(captures) and not attacked:
         sys.stderr.write(

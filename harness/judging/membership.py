@@ -15,8 +15,10 @@ import numpy as np
 
 from harness.base.errors import UsageError
 from harness.judging.capture import Capture
+from harness.judging.federation import OF_DATA, require_same_facts
 from harness.judging.member_signals import REFERENCES, Signals, signals_of
 from harness.judging.members import Final, Sides
+from harness.judging.series import require_one_model
 from harness.scoring.membership import (
     Numbers,
     SitesTold,
@@ -275,7 +277,8 @@ def judge_sites(captures: Sequence[Capture], permutations: int = PERMUTATIONS, s
     """Test whether the captured updates tell which site sent them; the captures' clients are the sites.
 
     Raises:
-        UsageError: a site is not named, or missing in a round, or there are too few of either.
+        UsageError: a site is not named, or missing in a round, or there are too few of either; or sites trained
+            otherwise than others, or began a round with another model, which would tell them apart by itself.
     """
     placed = dict[tuple[int, str], Capture]()
     for one in captures:
@@ -294,6 +297,10 @@ def judge_sites(captures: Sequence[Capture], permutations: int = PERMUTATIONS, s
         raise UsageError(
             f"{len(rounds)} round(s) of {len(names)} site(s) tell no site; name captures of two and more of both"
         )
+    require_same_facts(captures, OF_DATA | {"learning_rate"})
+    for number in rounds:
+        require_same_facts([placed[number, name] for name in names])
+    require_one_model(captures)
     sent = np.stack([np.stack([_update(placed[number, name]) for name in names]) for number in rounds])
     told = site_test(sent, permutations, seed)
     return Sites(names, rounds, told, max(1 / (1 + permutations), math.factorial(len(names)) ** (1.0 - len(rounds))))

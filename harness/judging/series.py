@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -18,8 +18,9 @@ from harness.base.errors import UsageError
 from harness.base.ranges import CountOrNone
 from harness.defenses import DEFENSES
 from harness.federation.taps import Tap
-from harness.judging.capture import BEFORE, FACTS, file_of
+from harness.judging.capture import BEFORE, FACTS, Capture, file_of
 from harness.judging.federation import CapturedClients
+from harness.models.batch_norm import STATISTICS
 from harness.results.arrays import MEND, StoredArrays
 from harness.results.files import MOST_OF_A_DOCUMENT, Absent, parse_json, read_stored
 
@@ -126,13 +127,13 @@ def _require_numbers(clients: Sequence[CapturedClients]) -> None:
     times = Counter(at for places in begun.values() for at in {at for at, _ in places})
     for places in begun.values():
         for at, name in places:
-            then, other = next((place for place in places if times[at] > 1 and place[1] != name), (at, name))
-            if other != name:
-                at, then = clients[0].number(at), clients[0].number(then)
+            others = [place for place in places if place[1] != name] if times[at] > 1 else []
+            if others:
+                here, then = clients[0].number(at), clients[0].number(others[0][0])
                 raise UsageError(
-                    f"client {name!r} begins round {at} with the model that {other!r} begins round {then} with, and "
-                    f'others begin round {at} with another; correct "round" in {FACTS}, or judge clients of each model '
-                    "apart"
+                    f"client {name!r} begins round {here} with the model that {others[0][1]!r} begins round {then} "
+                    f'with, and others begin round {here} with another; correct "round" in {FACTS}, or judge clients '
+                    "of each model apart"
                 )
     if max(times.values()) == 1:
         _require_forward(clients, "clients together")
@@ -253,10 +254,7 @@ def released_models(folders: Sequence[Path]) -> dict[int, dict[str, NDArray[np.f
         number, model = _begun(folder)
         first, given = of_round.setdefault(number, (folder, model))
         if first is not folder and not _alike(given, model):
-            raise UsageError(
-                f"captures {str(first)!r} and {str(folder)!r} of round {number} begin with different models; name "
-                "captures of one job"
-            )
+            raise _begin_apart(first, folder, number)
     return {number: _model(of_round[number][1]) for number in sorted(of_round)}
 
 
@@ -272,9 +270,27 @@ def _begun(folder: Path) -> tuple[int, StoredArrays]:
     return number, StoredArrays(model)
 
 
-def _alike(one: StoredArrays, other: StoredArrays) -> bool:
+def require_one_model(captures: Sequence[Capture]) -> None:
+    """Clients of each round begin with the same model, running statistics aside. Raises UsageError."""
+    firsts = dict[int, Capture]()
+    for one in captures:
+        first = firsts.setdefault(one.record.round, one)
+        if not _alike(first.before, one.before, STATISTICS):
+            raise _begin_apart(first.folder, one.folder, one.record.round)
+
+
+def _begin_apart(first: Path, other: Path, number: int) -> UsageError:
+    return UsageError(
+        f"captures {str(first)!r} and {str(other)!r} of round {number} begin with different models; name captures of "
+        "one job"
+    )
+
+
+def _alike(one: StoredArrays, other: StoredArrays, aside: Collection[str] = ()) -> bool:
     return set(one) == set(other) and all(
-        np.array_equal(np.asarray(one[name]), np.asarray(other[name])) for name in one
+        np.array_equal(np.asarray(one[name]), np.asarray(other[name]))
+        for name in one
+        if name.rpartition(".")[2] not in aside
     )
 
 

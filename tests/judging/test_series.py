@@ -137,7 +137,7 @@ NUMBERS: dict[str, tuple[list[list[int]], dict[int, int], str]] = {
     "one from elsewhere": ([[0, 0, 0, 0], [1, 1, 1, 1], [2, 2, 2, 9]], {},
                            "'hospital 0' begins round 2 with the model that 'hospital 1' begins round 2 with"),
     "steps ahead": (SHARED, {0: 1, 1: 2}, ""),
-    "steps back": (SHARED, {2: 1, 1: 0}, "clients together sent in round 1 leads to the model that round 0 begins with"),
+    "steps back": (SHARED, {2: 1, 1: 0}, "clients together sent in round 1 leads to the model that round 0"),
     "swinging": ([[0] * 4, [1] * 4, [0] * 4], {0: 1, 1: 0}, ""),
     "a client's own steps back": (OWN, {9: 5}, "client 'hospital 1' sent in round 2 leads to the model that round 1"),
 }  # fmt: skip

@@ -94,16 +94,33 @@ def edited(folder: Path, **changes: Any) -> None:
         ({"client": None}, 2, 'names no site; add "client"'),
         ({"client": "Bern"}, 2, "site 'Bern' has two captures of round 1; leave one of them out"),
         ({"round": 7}, 2, "round 1 has no capture of site 'Pisa'; leave that round or that site out"),
+        ({"model": "mlp2"}, 2, "differ in model: 'logistic' in .* 'mlp2' in .*1-Pisa'; judge them apart"),
+        ({"optimizer": "adam"}, 2, "differ in optimizer"),
+        ({"defense": {"name": "fed_cdp", "settings": {"sigma": 0.06}}}, 2, "differ in defense"),
+        ({"learning_rate": 0.2}, 2, "differ in learning_rate: 0.1 in .*1-Bern"),
+        ({"before": 1.0}, 2, "1-Bern' and .*1-Pisa' of round 1 begin with different models; name captures of one job"),
         ({}, 1, "1 round.s. of 3 site.s. tell no site; name captures of two and more"),
     ],
 )
 def test_what_no_test_can_be_made_of(changes: dict[str, Any], rounds: int, problem: str, tmp_path: Path) -> None:
     folders = written(tmp_path, 0, 0.0, rounds)
-    if changes:
+    if "before" in changes:
+        np.savez(folders[-1] / "before.npz", w=np.full((64, 10), changes["before"], np.float32))
+    elif changes:
         edited(folders[-1], **changes)
     captures: list[Capture] = [read_capture(one) for one in folders]
     with pytest.raises(UsageError, match=problem):
         judge_sites(captures)
+
+
+def test_what_rounds_may_differ_in(tmp_path: Path) -> None:
+    """A rate that falls, and running statistics of a client's own."""
+    folders = written(tmp_path, 0, 0.0, 2)
+    for number, folder in enumerate(folders):
+        edited(folder, learning_rate=0.1 if number < len(SITES) else 0.05)
+        held = dict(np.load(folder / "before.npz"))
+        np.savez(folder / "before.npz", **held, **{"1.running_mean": np.full(3, number)})
+    assert judge_sites([read_capture(one) for one in folders]).rounds == (0, 1)
 
 
 def test_it_makes_no_attack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
