@@ -116,6 +116,13 @@ class TableColumns(BaseModel):
 
     @model_validator(mode="after")
     def _agree(self) -> "TableColumns":
+        lists = {"columns": (*self.numbers, *self.categories)} | {
+            f"categories of {name!r}": own for name, own in self.categories.items()
+        }
+        for where, names in lists.items():
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise ValueError(f"{where} name {twice!r} twice; give each a name of its own")
         strange = next((name for name in self.missing if name not in self.categories), None)
         if strange is not None:
             raise ValueError(f"columns name {strange!r} under missing, and no categories of it; correct one of them")

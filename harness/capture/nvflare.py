@@ -102,7 +102,7 @@ class CaptureFilter(Filter):
             others = bool(_OPEN)
             _OPEN[client] = mine
         with mine.round.told():
-            mine.given = (self.facts or {}) | {"framework": "nvflare", "client": client, "round": number}
+            mine.given = (self.facts or {}) | {"framework": "nvflare", "client": client or None, "round": number}
             require_facts(mine.given)
             mine.before = _arrays(from_shareable(task).data)
             if is_by_hand(mine.given):

@@ -515,8 +515,9 @@ def judge(
         UsageError: captures that cannot be read or do not fit each other, unknown names, values out of range.
     """
     began = time.monotonic()
-    if chunk < 1 or rounds_seen < 1:
-        raise UsageError("chunk and rounds_seen must be at least 1")
+    for name, value in (("chunk", chunk), ("rounds_seen", rounds_seen)):
+        if value < 1:
+            raise UsageError(f"{name} must be at least 1")
     listed = [captures] if isinstance(captures, str | Path) else list(captures)
     if not listed:
         raise UsageError("no capture named; give folders of captures")

@@ -27,11 +27,11 @@ _MOST_JOBS = 1024
 _LONGEST_LINE = 300
 
 
-def at_least_one(chunk: int) -> int:
-    """Return ``--chunk``. Raises UsageError below 1."""
-    if chunk < 1:
-        raise UsageError("--chunk must be at least 1")
-    return chunk
+def at_least_one(option: typer.CallbackParam, value: int) -> int:
+    """Return an option's number. Raises UsageError below 1."""
+    if value < 1:
+        raise UsageError(f"{option.opts[0]} must be at least 1")
+    return value
 
 
 AssignmentsOption = Annotated[list[str] | None, typer.Option(help="[NAME.]key=value, repeated.")]

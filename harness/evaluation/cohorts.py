@@ -45,11 +45,13 @@ def taking_part(cohorts: Sequence[Sequence[str]]) -> tuple[list[str], Tensor]:
         cohorts: the clients of each round, by name.
 
     Raises:
-        UsageError: there is no round, one has no client, or one lists a client twice.
+        UsageError: there is no round, one has no client, lists a client twice, or is a text and no list.
     """
     if not cohorts:
         raise UsageError("no round of sums; give the clients of each round")
     for number, cohort in enumerate(cohorts):
+        if isinstance(cohort, str):
+            raise UsageError(f"the clients of round {number} are the text {cohort!r}; give a list of names")
         twice = [name for name in cohort if cohort.count(name) > 1]
         if not cohort:
             raise UsageError(f"round {number} has no clients; give its cohort, or leave its sum out")
@@ -71,8 +73,11 @@ def separated(sums: Tensor, part: Tensor) -> Separated:
         part: (R, N), the share of each client's update in each sum; 0 for those who took no part.
 
     Raises:
-        UsageError: there are other cohorts than sums, or something is no number.
+        UsageError: there are other cohorts than sums, something is no matrix, or something is no number.
     """
+    for name, values in (("sums", sums), ("cohorts", part)):
+        if values.dim() != 2:
+            raise UsageError(f"{name} are of shape {tuple(values.shape)}; give a matrix with a row for each round")
     if len(sums) != len(part):
         raise UsageError(f"{len(sums)} sums of {len(part)} cohorts; give the cohort of every round, and no other")
     if not (sums.isfinite().all() and part.isfinite().all()):

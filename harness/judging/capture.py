@@ -187,7 +187,7 @@ class CaptureRecord(BaseModel):
     rounds: Count | None = None
     defense: Declared | None = None
     framework: str | None = None
-    client: Annotated[str, Field(coerce_numbers_to_str=True)] | None = None
+    client: Annotated[str, Field(coerce_numbers_to_str=True, min_length=1)] | None = None
     round: CountOrNone = 0
     first_round: Literal[0, 1] | None = None
 

@@ -5,8 +5,9 @@ import math
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -296,12 +297,29 @@ def require_same_facts(captures: Sequence[Capture], may_differ: Collection[str] 
                 f"{str(first.folder)!r} holds {first.kind}, {str(other.folder)!r} {other.kind}; judge them apart"
             )
         ours, theirs = (one.record.model_dump(exclude={*_OWN, *may_differ}) for one in (first, other))
-        differing = next((name for name in ours | theirs if ours.get(name) != theirs.get(name)), None)
+        for dumped, record in ((ours, first.record), (theirs, other.record)):
+            if record.columns is not None:  # whose order is that of the features
+                dumped["columns"]["categories"] = tuple(record.columns.categories.items())
+        differing = _first_apart(ours, theirs)
         if differing:
+            name, here, there = differing
             raise UsageError(
-                f"captures differ in {differing}: {ours.get(differing)!r} in {str(first.folder)!r}, "
-                f"{theirs.get(differing)!r} in {str(other.folder)!r}; judge them apart"
+                f"captures differ in {name}: {here!r} in {str(first.folder)!r}, {there!r} in {str(other.folder)!r}; "
+                "judge them apart"
             )
+
+
+def _first_apart(ours: Any, theirs: Any, name: str = "") -> tuple[str, Any, Any] | None:
+    """The first fact in which two records differ, by its name, and both values; None where they are alike."""
+    if ours == theirs:
+        return None
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        each = (_first_apart(ours.get(own), theirs.get(own), f"{name}.{own}".strip(".")) for own in ours | theirs)
+    elif isinstance(ours, tuple) and isinstance(theirs, tuple):
+        each = (_first_apart(*both, name) for both in zip_longest(ours, theirs))
+    else:
+        return name, ours, theirs
+    return next(filter(None, each))
 
 
 def _require_alike(captures: Sequence[Capture], attacked: bool) -> None:

@@ -89,20 +89,22 @@ def read_sides(members: Path, others: Path) -> Sides:
             f"members have label {strange[0]}, which no non-member has; give non-members of all classes of the members"
         )
     known = [_places(path, side) for path, side in ((members, inside), (others, outside))]
-    both = sorted(known[1][one] for one in known[0].keys() & known[1].keys())
+    # Of whom the label is wrong on one side is on both all the same.
+    inside_too = {image for image, _ in known[0]}
+    both = sorted(place for (image, _), place in known[1].items() if image in inside_too)
     if both:
         raise UsageError(
-            f"{len(both)} members are also non-members, such as example {both[0] + 1} of {str(others)!r}; take them "
-            "out of one of the files"
+            f"{len(both)} members are also non-members, such as example {both[0] + 1} of {str(others)!r} (labels "
+            "aside); take them out of one of the files"
         )
     return Sides(inside, outside)
 
 
-def _places(path: Path, side: Dataset) -> dict[bytes, int]:
-    """Where each example stands, by its digest. Raises UsageError: one is there twice."""
-    found = dict[bytes, int]()
-    for place, (image, label) in enumerate(zip(side.images.numpy(), side.labels.numpy(), strict=True)):
-        first = found.setdefault(hashlib.sha256(image.tobytes() + label.tobytes()).digest(), place)
+def _places(path: Path, side: Dataset) -> dict[tuple[bytes, int], int]:
+    """Where each example stands, by the digest of its image and its label. Raises UsageError: one is there twice."""
+    found = dict[tuple[bytes, int], int]()
+    for place, (image, label) in enumerate(zip(side.images.numpy(), side.labels.tolist(), strict=True)):
+        first = found.setdefault((hashlib.sha256(image.tobytes()).digest(), label), place)
         if first != place:
             raise UsageError(
                 f"{str(path)!r} has example {place + 1} twice (first as {first + 1}); keep each example once"

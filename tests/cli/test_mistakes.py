@@ -126,6 +126,8 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "looks": (EVALUATE + "--observations 1000000000", "less than or equal to 1000"),
     "steps of all rounds": (EVALUATE + "--rounds 10000000 --steps-per-round 10000000", "take fewer"),
     "chunk of a table": ("reproduce table1 --chunk 0", "--chunk must be at least 1"),
+    "no round of a capture": ("judge a --rounds-seen 0", "--rounds-seen must be at least 1"),
+    "chunk of a capture": ("judge a --chunk 0", "--chunk must be at least 1"),
     "chunk of a table below 0": ("reproduce table1 --chunk=-5", "--chunk must be at least 1"),
     "victims of a table": ("reproduce table1 --victims 99999999", "less than or equal to"),
     "delta of an atom": ("account --sigma 6 --steps 10 --delta 1e-320", "in (0, 1), at least 1e-30, got"),

@@ -102,8 +102,9 @@ def test_noise_on_sums_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("cohorts", "words"),
-    [([], "no round"), ([["a"], []], "round 1 has no clients"), ([["a", "b", "a"]], "'a' stands twice in round 0")],
-)
+    [([], "no round"), ([["a"], []], "round 1 has no clients"), ([["a", "b", "a"]], "'a' stands twice in round 0"),
+     (["ab", ["c"]], "clients of round 0 are the text 'ab'; give a list"), ("ab", "the text 'a'")],
+)  # fmt: skip
 def test_cohorts_that_cannot_be_are_refused(cohorts: list[list[str]], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         taking_part(cohorts)
@@ -113,5 +114,9 @@ def test_sums_without_their_cohort_are_refused() -> None:
     _, part = taking_part([["a", "b"], ["b"]])
     with pytest.raises(UsageError, match="3 sums of 2 cohorts"):
         separated(torch.zeros(3, 4), part)
+    with pytest.raises(UsageError, match=r"sums are of shape \(2,\); give a matrix"):
+        separated(torch.zeros(2), part)
+    with pytest.raises(UsageError, match=r"cohorts are of shape \(2,\); give a matrix"):
+        separated(torch.zeros(2, 4), part[:, 0])
     with pytest.raises(UsageError, match="NaN"):
         separated(torch.full((2, 4), torch.nan), part)

@@ -48,7 +48,8 @@ def test_files_are_written_where_out_says(federation: Federation, tmp_path: Path
     [
         ({"captures": []}, "no capture named"),
         ({"captures": "absent"}, "absent"),
-        ({"chunk": 0}, "chunk and rounds_seen"),
+        ({"chunk": 0}, "chunk must be at least 1"),
+        ({"rounds_seen": 0}, "rounds_seen must be at least 1"),
         ({"attack": "cpll"}, "did you mean 'cpl'"),
         ({"prior": "digitz"}, "digits"),
         ({"truth": "x.npz"}, "truth is of one capture"),

@@ -233,6 +233,7 @@ def spoiled(number: int, members: Any, others: Any) -> tuple[Any, Any]:
         ((images[..., :7], labels), (more[..., :7], theirs)),
         ((images, np.where(labels == 3, 10, labels)), others),
         ((images, np.where(labels == 3, 10, labels)), (more, np.where(theirs == 3, 10, theirs))),
+        (members, (np.concatenate([more, images[:1]]), np.append(theirs, (labels[0] + 1) % 10))),
     ][number]
 
 
@@ -248,6 +249,7 @@ def spoiled(number: int, members: Any, others: Any) -> tuple[Any, Any]:
         (6, "failed to build"),
         (7, "members have label 10, which no non-member has; give non-members of all classes"),
         (8, "cannot load weights"),
+        (9, "1 members are also non-members, such as example 81 of"),
     ],
 )
 def test_a_mistake_is_one_line(number: int, said: str, judge: Any, tmp_path: Path) -> None:

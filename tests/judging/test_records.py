@@ -56,6 +56,7 @@ def test_keys_beside_the_optimizer_are_part_of_it(facts: dict[str, Any], text: s
         ({"optimizer": SGD, "epochs": 2, "examples": 8, "local_steps": 8, "accumulate": 2},
          "are 8 batches, 2 of which make a step, and 8 local_steps are declared"),
         ({"optimizer": SGD, "epochs": 2, "examples": 7, "local_steps": 4, "accumulate": 2}, "with drop_last"),
+        ({"learning_rate": 0.1, "client": ""}, "at least 1 character"),
         ({"optimizer": SGD, "dtype": "float8"}, "'float16' or 'bfloat16'"),
     ],
 )  # fmt: skip

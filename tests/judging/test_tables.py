@@ -122,6 +122,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (FACT.model_dump() | {"deviations": [0.1]}, "have 2 numbers and 1 deviations; give one of each"),
     (FACT.model_dump() | {"groups": []}, "groups"),
     ({"numbers": ["a"] * 11, "categories": {"g": []}}, "categories"),
+    (FACT.model_dump() | {"numbers": ["g", "g"]}, "columns name 'g' twice; give each a name of its own"),
+    ({"numbers": ["g"], "categories": {"g": ["u"]}}, "columns name 'g' twice"),
+    ({"numbers": ["a"], "categories": {"g": ["u", "v", "u"]}}, "categories of 'g' name 'u' twice"),
 ]  # fmt: skip
 
 
@@ -135,6 +138,26 @@ def test_a_schema_that_does_not_fit_is_one_line(
     assert run(["judge", str(folder), "--prior", "none"]) == 2
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and said in told and "correct it there" in told
+
+
+OTHER: list[tuple[dict[str, Any], str]] = [
+    ({"numbers": ["a", "c"]}, "differ in columns.numbers: 'b' in '.*', 'c' in '.*'; judge them apart"),
+    ({"categories": dict(reversed(FACT.categories.items()))}, "differ in columns.categories: 'g' in '.*', 'h' in"),
+    ({"missing": []}, "differ in columns.missing: 'h' in '.*', None in"),
+]
+
+
+@pytest.mark.parametrize(("columns", "said"), OTHER)
+def test_the_first_column_that_differs_is_named(
+    scene: Scene, tmp_path: Path, columns: dict[str, Any], said: str
+) -> None:
+    folders = captures(scene, tmp_path, FACT)
+    file = folders[1] / "capture.json"
+    told = json.loads(file.read_text())
+    file.write_text(json.dumps(told | {"columns": FACT.model_dump() | columns}))
+    with pytest.raises(UsageError, match=said) as problem:
+        gathered([read_capture(one) for one in folders])
+    assert len(str(problem.value)) < 300
 
 
 def test_texts_have_no_columns() -> None:
