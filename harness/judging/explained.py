@@ -1,6 +1,7 @@
 """Whether the truth explains what was sent: the same clients are played on it, and what is left is looked at."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,9 +17,11 @@ from harness.base.randomness import generator
 from harness.datasets.public import NONE
 from harness.evaluation.controls import with_other_key
 from harness.experiment import CellSettings
+from harness.judging.capture import FACTS
 from harness.judging.evidence import LEVEL, Check, Evidence, bonferroni, level_of
 from harness.judging.federation import CapturedClients
 from harness.judging.noise_checks import GIVE_SIZE, drawn_levels, noise_alone
+from harness.judging.series import along_the_way
 from harness.judging.stage import SimulatedStage
 from harness.models.batch_norm import Buffers
 
@@ -105,7 +108,7 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
     """
     noise = Evidence(captured, settings).noise
     level = level_of(noise)
-    quiet = _alone(settings).model_copy(update={"noise_scale": 0.0})
+    quiet = _quiet(settings)
 
     def play(clients: CapturedClients, cell: CellSettings = quiet) -> Tensor:
         stage = SimulatedStage(data_root, chunk, clients, quiet, None, None)
@@ -147,7 +150,43 @@ def explained_in_order(rounds: Sequence[Round], data_root: Path, chunk: int = 12
             kept |= _kept_after(known, own, data_root, chunk)
         if unknown:
             found.append((words, _cannot(NAME, _not_remembered(captured, unknown[0], settings.defense))))
-    return found
+    ahead = None if any(check.outcome == "violated" for _, check in found) else _ahead(rounds, data_root, chunk)
+    return found if ahead is None else [*found, ("all rounds", ahead)]
+
+
+def _ahead(rounds: Sequence[Round], data_root: Path, chunk: int) -> Check | None:
+    """The violation where a model holds noise that its client drew in a round with a later number; None without.
+
+    Noise is independent of all models before it, so that how far it goes along the way from the model of its own round
+    to one with a smaller number is one normal number. A step that came first goes against it.
+    """
+    drawn = defaultdict[str, list[tuple[int, Tensor, Tensor]]](list)
+    for _, captured, settings in rounds:
+        level, reading = level_of(Evidence(captured, settings).noise), settings.update_reading
+        if not level or reading.adaptive is not None or _remember(settings):
+            continue
+        stage = SimulatedStage(data_root, chunk, captured, settings, None, None)
+        noise = (captured.target.double() - stage.set(_quiet(settings)).observation.target.cpu()) / level
+        for name, at, *own in zip(captured.names, captured.at, captured.before.double(), noise, strict=True):
+            if name is not None:
+                drawn[name].append((at, own[0], own[1]))
+    found = [(*_farthest(sorted(own, key=lambda one: one[0])), name) for name, own in drawn.items() if len(own) > 1]
+    pairs = sum(len(own) * (len(own) - 1) // 2 for own in drawn.values())
+    if not found or (p_value := min(1.0, pairs * float(norm.cdf(min(found)[0])))) >= LEVEL:
+        return None
+    _, earlier, later, name = min(found)
+    number = rounds[0][1].number
+    said = f"noise that client {name!r} drew in round {number(later)} is in its model of round {number(earlier)}"
+    return Check(NAME, "violated", f'{said}; correct "round" in {FACTS}', p_value)
+
+
+def _farthest(own: Sequence[tuple[int, Tensor, Tensor]]) -> tuple[float, int, int]:
+    """Of a client's rounds, models and noise of deviation 1, in order: the normal number that is farthest below 0, and
+    the rounds of its model and of its noise."""
+    models, noise = (torch.stack([one[part] for one in own]) for part in (1, 2))
+    along = along_the_way(models, noise).triu(1)
+    earlier, later = divmod(int(along.argmin()), len(own))
+    return float(along[earlier, later]), own[earlier][0], own[later][0]
 
 
 def _remember(settings: CellSettings) -> bool:
@@ -292,6 +331,11 @@ def beyond_draws(captured: CapturedClients, settings: CellSettings, data_root: P
     # Noise that hides the distance may still show that nothing of these examples is in it.
     short = (along.mean(0) - beyond) / (most * along.std(0) + slack).clamp_min(1e-300)
     return far.maximum(short).where(norm > 0, math.inf).numpy()
+
+
+def _quiet(settings: CellSettings) -> CellSettings:
+    """The same without noise."""
+    return _alone(settings).model_copy(update={"noise_scale": 0.0})
 
 
 def _alone(settings: CellSettings) -> CellSettings:

@@ -27,6 +27,8 @@ from harness.results.files import MOST_OF_A_DOCUMENT, Absent, parse_json, read_s
 _ASKED, _OTHERS = "--rounds-seen", "--same-data client"
 # The cosine of a step between two models and what was sent, from which on that is what made the step.
 _LEADS = 0.999
+# Of a model's norm, how far another one is at least that is not taken for the same.
+_STILL = 1e-9
 
 SameData = Literal["batch", "client"]
 """What a client trains on in each of its rounds: the same examples, or some of its own that nobody else knows."""
@@ -148,9 +150,7 @@ def _require_forward(clients: Sequence[CapturedClients], who: str) -> None:
     rows = [[(one, row) for one in clients for row, own in enumerate(one.at) if own == at] for at in rounds]
     models = torch.stack([own[0][0].before[own[0][1]].double() for own in rows])
     moves = -torch.stack([torch.stack([one.target[row].double() for one, row in own]).mean(0) for own in rows])
-    along = models @ moves.T  # of the model of each round, what each round sent
-    along = (along - along.diagonal()) / torch.cdist(models, models).clamp_min(1e-30) / moves.norm(dim=1)
-    leads = along > _LEADS
+    leads = along_the_way(models, moves) > _LEADS * moves.norm(dim=1)
     back = (leads & ~leads.T).triu(1).nonzero().tolist()  # where a step leads forward too, they swing
     if back:
         earlier, later = (clients[0].number(rounds[place]) for place in back[0])
@@ -158,6 +158,16 @@ def _require_forward(clients: Sequence[CapturedClients], who: str) -> None:
             f"what {who} sent in round {later} leads to the model that round {earlier} begins with; correct "
             f'"round" in {FACTS}'
         )
+
+
+def along_the_way(models: Tensor, own: Tensor) -> Tensor:
+    """Return how far a vector of each of R rounds goes along the way from that round's model to each model.
+
+    Args:
+        models, own: (R, P) float64. Returns: (R, R), of each model (rows) and each vector; 0 where models are alike.
+    """
+    far, along = torch.cdist(models, models, compute_mode="donot_use_mm_for_euclid_dist"), models @ own.T
+    return ((along - along.diagonal()) / far).where(far > _STILL * models.norm(dim=1), 0.0)
 
 
 def _require_same_examples(captured: CapturedClients, name: str, rows: Sequence[int]) -> None:

@@ -1,6 +1,7 @@
 """Captures of the same clients in several rounds: put side by side they are what ``evaluate`` combines."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from harness.judging.capture import Capture, read_capture
 from harness.judging.declared import groups_of
 from harness.judging.explained import explained_in_order
 from harness.judging.federation import federations
-from harness.judging.series import held_over, over_rounds
+from harness.judging.series import along_the_way, held_over, over_rounds
 from harness.judging.stage import CapturedStage
 
 VICTIMS, ROUNDS, SIGMA = 4, 3, 0.05
@@ -231,6 +232,31 @@ def test_rounds_are_played_with_what_clients_remember(
     assert [check.outcome for check in found] == outcomes, found
     untold = [check for check in found if check.outcome == "cannot tell"]
     assert all(check.undecided and "remember earlier rounds" in check.detail for check in untold)
+
+
+AHEAD: dict[str, tuple[dict[int, int], str]] = {
+    "as they were": ({}, ""),
+    "one client's exchanged": ({0: 2, 2 * VICTIMS: 0}, "noise that client 'hospital 0' drew in round [12] is in its"),
+    "all in reverse": ({row: 2 - row // VICTIMS for row in range(3 * VICTIMS)}, "is in its model of round"),
+}
+
+
+@pytest.mark.parametrize(("numbers", "said"), AHEAD.values(), ids=AHEAD)
+def test_noise_tells_rounds_of_other_numbers(numbers: dict[int, int], said: str, tmp_path: Path) -> None:
+    """The next model holds a tenth of it."""
+    (clients,) = federations(_captures(_written(_scene(tmp_path), tmp_path, [0, 1, 2])))
+    rounds = replace(clients, at=tuple(numbers.get(row, at) for row, at in enumerate(clients.at)))
+    cell = groups_of([clients], "captures", ["cpl"], "none", "cpu")[0].cell
+    found = [check for _, check in explained_in_order([("all", rounds, cell)], tmp_path)]
+    assert [check.outcome for check in found] == ["holds", *["violated"] * bool(said)]
+    assert re.search(said, found[-1].detail) and (not said or found[-1].detail.endswith("in capture.json"))
+
+
+def test_models_that_never_move_tell_nothing() -> None:
+    models, own = torch.randn(1, 40).double().expand(3, -1), torch.randn(3, 40).double()
+    assert not along_the_way(models, own).any()
+    models = torch.stack([models[0], models[0] + own[1]])
+    assert along_the_way(models, own[:2])[1, 0] == pytest.approx(float(own[0] @ own[1] / own[1].norm()))
 
 
 # Rounds in which a client takes others of its examples.
