@@ -167,9 +167,9 @@ def _ahead(rounds: Sequence[Round], data_root: Path, chunk: int) -> Check | None
             continue
         stage = SimulatedStage(data_root, chunk, captured, settings, None, None)
         noise = (captured.target.double() - stage.set(_quiet(settings)).observation.target.cpu()) / level
-        for name, at, *own in zip(captured.names, captured.at, captured.before.double(), noise, strict=True):
+        for name, at, model, own in zip(captured.names, captured.at, captured.before.double(), noise, strict=True):
             if name is not None:
-                drawn[name].append((at, own[0], own[1]))
+                drawn[name].append((at, model, own))
     found = [(*_farthest(sorted(own, key=lambda one: one[0])), name) for name, own in drawn.items() if len(own) > 1]
     pairs = sum(len(own) * (len(own) - 1) // 2 for own in drawn.values())
     if not found or (p_value := min(1.0, pairs * float(norm.cdf(min(found)[0])))) >= LEVEL:
@@ -183,7 +183,7 @@ def _ahead(rounds: Sequence[Round], data_root: Path, chunk: int) -> Check | None
 def _farthest(own: Sequence[tuple[int, Tensor, Tensor]]) -> tuple[float, int, int]:
     """Of a client's rounds, models and noise of deviation 1, in order: the normal number that is farthest below 0, and
     the rounds of its model and of its noise."""
-    models, noise = (torch.stack([one[part] for one in own]) for part in (1, 2))
+    models, noise = torch.stack([model for _, model, _ in own]), torch.stack([drawn for *_, drawn in own])
     along = along_the_way(models, noise).triu(1)
     earlier, later = divmod(int(along.argmin()), len(own))
     return float(along[earlier, later]), own[earlier][0], own[later][0]
