@@ -219,7 +219,7 @@ class RowModel:
         return list(made.split(self.layout.sizes, 1))
 
     def tells_products(self, weights: Tensor, images: Tensor, targets: Tensor) -> bool:
-        """Whether :meth:`gradient_products` can be had of this network; tried with a few of these examples."""
+        """Return whether :meth:`gradient_products` can be had of this network; tried with a few of these examples."""
         return isinstance(self._rows, LoneRows) and self._rows.tells_products(weights, images, targets)
 
     def gradient_products(
