@@ -1,4 +1,4 @@
-"""Whole rows of Adult from the gradient of a batch, undefended: `rows` beside TabLeak's public code.
+"""Whole rows of a table from the gradient of a batch, undefended: `rows` beside TabLeak's public code on Adult.
 
     HARNESS_DATA=data nice python benchmarks/table_rows.py --batch 8 32 128 --batches 50 --out rows.jsonl --resume
 
@@ -6,6 +6,7 @@ With ``--tableak FOLDER``, a clone of github.com/eth-sri/tableak, its attack run
 its README calls it: labels known, and ``--restarts 30``; fewer take less time. Its networks read standardised features;
 the weights of the first layer are changed so that the network is the same (of mlp2 alone). It knows no missing values,
 so all batches are of rows without any; with ``--missing`` all are of rows that lack one at least.
+``--dataset`` names another table; ``--one-class`` draws each batch from one class, as where classes are rare.
 ``--out`` holds a line per batch and attack, with the time of the processor; ``--resume`` keeps those that are there.
 """
 
@@ -48,23 +49,26 @@ class Case:
 
 @dataclass(frozen=True)
 class Table:
-    """Adult: the private half, the public half as it is, and the scale of errors."""
+    """The private half of a dataset, the public half as it is, and the scale of errors."""
 
     private: Dataset
     public: Dataset
     scale: TableScale
 
     @classmethod
-    def load(cls, missing: bool = False) -> "Table":
-        whole = load_dataset("adult", data_root(None))
+    def load(cls, name: str, missing: bool = False) -> "Table":
+        whole = load_dataset(name, data_root(None))
         assert whole.columns is not None
         private, public = (take_part(whole, part, 0.5, purpose="public half") for part in ("train", "test"))
         known = (whole.columns.categories(private.images.flatten(1)) != MISSING).all(1)
         return cls(private.take((known != missing).nonzero()[:, 0]), public, TableScale.of(whole.columns, whole.images))
 
-    def case(self, size: int, number: int, name: str = "mlp2") -> Case:
+    def case(self, size: int, number: int, name: str = "mlp2", one_class: bool = False) -> Case:
         """Return a batch on a network of that name, a pure function of these."""
-        order = torch.randperm(len(self.private.labels), generator=generator("table rows", size, number))[:size]
+        order = torch.randperm(len(self.private.labels), generator=generator("table rows", size, number))
+        if one_class:
+            order = order[self.private.labels[order] == self.private.labels[order[0]]]
+        order = order[:size]
         images, labels = self.private.images[order][None], self.private.labels[order][None]
         model = RowModel(name, self.private.image_shape, self.private.num_classes)
         weights, key = model.initial_weights([(size, number)]), ((size, number),)
@@ -83,7 +87,7 @@ class Table:
         return {
             "exact": exact.tolist(),
             "columns": float((right + within)[own, other].mean() / (numbers + right.new_tensor(len(columns.groups)))),
-            "categories": float(right[own, other].mean() / len(columns.groups)),
+            "categories": float(right[own, other].mean() / max(1, len(columns.groups))),
             "first quarter": exact[other < max(1, count // 4)].tolist(),
         }
 
@@ -223,6 +227,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[8, 32, 128])
     parser.add_argument("--batches", type=int, default=50)
     parser.add_argument("--model", default="mlp2")
+    parser.add_argument("--dataset", default="adult")
+    parser.add_argument("--one-class", action="store_true", help="batches whose rows are all of one class")
     parser.add_argument("--missing", action="store_true", help="rows that lack a value, in place of those that do not")
     parser.add_argument("--tableak", type=Path, help="a clone of github.com/eth-sri/tableak")
     parser.add_argument("--restarts", type=int, default=30, help="of TabLeak")
@@ -230,7 +236,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
     asked = parser.parse_args()
-    out, table = asked.out.resolve(), Table.load(asked.missing)
+    out, table = asked.out.resolve(), Table.load(asked.dataset, asked.missing)
     attacks: dict[str, Callable[[Case], Tensor]] = {} if asked.only_tableak else {"rows": ours, "blind": blind(table)}
     if asked.tableak:
         attacks[f"TabLeak, {asked.restarts} restarts"] = tableak(asked.tableak.resolve(), asked.restarts)
@@ -241,7 +247,7 @@ def main() -> None:
                 for name, attack in attacks.items():
                     if any((line["attack"], line["size"], line["number"]) == (name, size, number) for line in lines):
                         continue
-                    case, began = table.case(size, number, asked.model), time.process_time()
+                    case, began = table.case(size, number, asked.model, asked.one_class), time.process_time()
                     torch.manual_seed(number)
                     made = attack(case)
                     line = {"attack": name, "size": size, "number": number, "seconds": time.process_time() - began}
@@ -260,7 +266,8 @@ def main() -> None:
         ranks = [line for line in lines if line["size"] == size]
         if not ranks:
             continue
-        cases = [table.case(size, number, asked.model) for number in sorted({line["number"] for line in ranks})]
+        numbers = sorted({line["number"] for line in ranks})
+        cases = [table.case(size, number, asked.model, asked.one_class) for number in numbers]
         print(f"batch {size}: {100 * known_share(table, cases):.2f}% of rows have an exact copy in the public half; "
               f"rank of the gradient of layer 1 {np.median([line['rank of layer 1'] for line in ranks]):.0f}, "
               f"of layer 2 {np.median([line['rank of layer 2'] for line in ranks]):.0f} (median)")  # fmt: skip
