@@ -152,7 +152,8 @@ def _read_config(path: Path, known: set[str]) -> dict[str, Any]:
     unknown = sorted(set(options) - known)
     if unknown:
         raise UsageError(
-            f"{str(path)!r} has an unknown option {unknown[0]!r}; use the names of harness evaluate --help"
+            f"{str(path)!r} has an unknown option {unknown[0]!r}; a file says what is evaluated, by the names of "
+            "harness evaluate --help, and how (--out, --jobs, --resume and so on) stands on the command line"
         )
     for name in _PATHS:
         if not isinstance(options.get(name, ""), str):
