@@ -345,8 +345,9 @@ def movement(old: GateCell, new: GateCell) -> Movement | None:
     """The movement of a cell; None with fewer than 24 victims.
 
     Victims are paired where at least 24 are the same in both runs (a smaller run shares the first victims of a
-    larger one). Where the new run has others too, as of another seed, all victims of both are two samples; of two tests
-    the one with the smaller p-value counts, twice.
+    larger one). Where the new run has others too, as of another seed, all victims of both are two samples. Of two tests
+    one counts, whose p-values are doubled: that whose victims moved the way that fails a gate; of two such, or of none,
+    that with the smaller p-value.
     """
     common = [name for name in old.victims if name in new.victims]
     found: list[Movement] = []
@@ -356,10 +357,11 @@ def movement(old: GateCell, new: GateCell) -> Movement | None:
         found.append(_movement(old, new, paired=False))
     if not found:
         return None
-    least = min(found, key=lambda one: min(one.more_leaking, one.less_leaking))
+    guards = not new.tests_the_attack
+    worst = min(found, key=lambda one: (not one.moved(guards), one.more_leaking if guards else one.less_leaking))
     return replace(
-        least, more_leaking=min(1.0, len(found) * least.more_leaking),
-        less_leaking=min(1.0, len(found) * least.less_leaking),
+        worst, more_leaking=min(1.0, len(found) * worst.more_leaking),
+        less_leaking=min(1.0, len(found) * worst.less_leaking),
     )  # fmt: skip
 
 

@@ -119,10 +119,10 @@ def condensed(table: Table) -> Table:
 
 # A spreadsheet takes an entry that starts so for a formula and would run it.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-# Words for one number, and not for several, as of rows that were folded.
 # A number as tables print it; and such a number with its interval.
 NUMBER = r"[<>]?(-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?)(%?)"
 _WITH_INTERVAL = re.compile(rf"{NUMBER} \[(-?[\d.]+)-(-?[\d.]+)\]")
+# Words for one number, and not for several, as of rows that were folded.
 _ONE_NUMBER = re.compile(r"(at most )?[<>-]?[.\d][^,]*(, too large to .*)?$")
 #: What stands in a table where there is nothing to say; the field of a CSV file is empty there.
 NOTHING = ("", text.MISSING, "-", "–")

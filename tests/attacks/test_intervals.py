@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from harness.attacks import ATTACKS, run_attack
+from harness.attacks.among import _of_chance
 from harness.attacks.intervals import as_written, bounds_of
+from harness.attacks.residual import improbability
 from harness.base.building import build
 from harness.base.coding import ByChance, Coding, Largest
 from harness.base.errors import UsageError
@@ -24,6 +26,11 @@ FORMS: list[tuple[Coding, int]] = [
 ]  # fmt: skip
 
 
+def by_chance(numbers: Tensor, step: Tensor, steps: int, seed: int = 3) -> Tensor:
+    drawn = torch.rand(numbers.shape, generator=torch.Generator().manual_seed(seed))
+    return numbers.sign() * (numbers.abs() / step + drawn).floor().clamp_max(steps) * step
+
+
 def written(seen: Observation, form: Coding) -> Observation:
     """The same, as it is read behind a form."""
     if isinstance(form, Largest):
@@ -31,9 +38,7 @@ def written(seen: Observation, form: Coding) -> Observation:
         return replace(seen, target=seen.target.where(seen.target.abs() > least, 0.0), coding=form, sparse=True)
     if isinstance(form, ByChance):
         step = form.largest(seen.target, seen.model.layout.sizes) / form.steps
-        drawn = torch.rand(seen.target.shape, generator=torch.Generator().manual_seed(3))
-        made = seen.target.sign() * (seen.target.abs() / step + drawn).floor().clamp_max(form.steps) * step
-        return replace(seen, target=made, coding=form)
+        return replace(seen, target=by_chance(seen.target, step, form.steps), coding=form)
     return replace(seen, target=form.of(seen.target, seen.model.layout.sizes), coding=form)
 
 
@@ -50,6 +55,29 @@ def test_it_brings_back_what_others_do_not(
     seen, images = written(victims(VICTIMS, model="lenet"), form), digits(VICTIMS, 1)[0]
     found = {name: int((errors(name, seen, images) <= 0.1).sum()) for name in ("cpl", "intervals")}
     assert found["intervals"] >= found["cpl"] + lead, found
+
+
+def test_candidates_are_compared_by_the_chance_of_what_was_sent(victims: Victims) -> None:
+    """Within the bounds of all numbers nothing else tells them apart."""
+    true, form = victims(3, model="mlp").target, ByChance(unit=UNIT, steps=3)
+    seen = written(victims(3, model="mlp"), form)
+    step = (form.largest(seen.target, seen.model.layout.sizes) / form.steps).double()
+    near, far = (seen.target + share * (true - seen.target) for share in (0.5, 0.9))
+    of_each = [-(1 - (one - seen.target).double().abs() / step).log().sum(1) for one in (near, far)]
+    ours = improbability(seen, near) - improbability(seen, far)
+    torch.testing.assert_close(ours, of_each[0] - of_each[1], rtol=1e-4, atol=1e-3)
+    assert bool((ours < -100).all())
+
+
+@pytest.mark.parametrize("typical", [0.05, 0.3, 0.5, 2.5])
+def test_chance_adds_the_variance_that_draws_have(typical: float, victims: Victims) -> None:
+    """Below a step that of one number, beyond it that of all places between two multiples alike."""
+    one, form = victims(1, model="mlp"), ByChance(steps=4)
+    seen = replace(one, target=torch.full_like(one.target, 4.0), coding=form)  # so that a step is 1
+    numbers = torch.full((200_000,), typical) if typical < 1 else 2 + torch.rand(200_000)
+    variance = float((by_chance(numbers, torch.ones(()), 4, 5) - numbers).square().mean())
+    told = _of_chance(seen, form, torch.full_like(seen.target[0], typical).double())
+    torch.testing.assert_close(told, torch.full_like(told, variance), rtol=0.03, atol=0)
 
 
 @pytest.mark.slow

@@ -58,6 +58,11 @@ def test_victims_that_the_baseline_has_not_count_too(cell: Made, others: int) ->
     assert kinds(verdict([old], [pooled])) == ["regression"]
     harmless = GateCell(old.settings, dict(old.victims) | dict(cell(0.0, others, 3, 1000).victims))
     assert kinds(verdict([old], [harmless])) == ["unmoved"]
+    # What all known victims say, for better or by too little to count, hides no leak of others.
+    for times in (3, 0.5):
+        known = {name: replace(victim, rmse=times * victim.rmse) for name, victim in old.victims.items()}
+        pooled = GateCell(old.settings, known | dict(leaking.victims))
+        assert kinds(verdict([old], [pooled])) == ["regression"]
 
 
 def test_significant_but_small_is_no_alarm(cell: Made) -> None:
