@@ -94,8 +94,9 @@ _RoundsSeen = Annotated[
 _SameData = Annotated[
     str,
     typer.Option(
-        help="With --rounds-seen. batch: the same examples in each round; client: others of the client's.",
-        autocompletion=among(("batch", "client")),
+        help="With --rounds-seen. batch: the same examples in each round; client: others of the client's; cohorts: the "
+        "same, and only sums are seen.",
+        autocompletion=among(("batch", "client", "cohorts")),
     ),
 ]
 _Chunk = Annotated[

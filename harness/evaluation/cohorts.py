@@ -17,6 +17,7 @@ from harness.base.randomness import generator
 from harness.datasets import Victims
 from harness.experiment import CellSettings
 
+_TOLD = ("determined", "rank", "error")
 _WHOLE, _LEAST = 1e-8, 1e-30
 _EXACT = 1e-4
 
@@ -159,9 +160,27 @@ def recovered_from(sums: Tensor, cohorts: Tensor, clients: int, sent: Tensor) ->
         sent: (V, P), what each client sent, for the error alone.
     """
     part = torch.zeros(*cohorts.shape[:2], clients, dtype=torch.float64).scatter_(2, cohorts, 1 / cohorts.shape[2])
-    found = [separated(*one) for one in zip(sums.cpu(), part, strict=True)]
-    updates = torch.cat([one.updates for one in found])
-    true = sent.cpu().double()
-    error = (updates - true).norm(dim=1) / true.norm(dim=1).clamp_min(_LEAST)
-    ranks = torch.tensor([one.rank for one in found]).repeat_interleave(clients)
-    return updates.to(sent), Recovered(torch.cat([one.determined for one in found]), ranks, error)
+    of_each = zip(sums, part, sent.unflatten(0, (-1, clients)), strict=True)
+    updates, told, _ = zip(*(told_by_sums(*one) for one in of_each), strict=True)
+    return torch.cat(updates), Recovered(*(torch.cat([getattr(one, name) for one in told]) for name in _TOLD))
+
+
+def told_by_sums(sums: Tensor, part: Tensor, sent: Tensor) -> tuple[Tensor, Recovered, Tensor]:
+    """The updates (N, P) of one federation's clients, what they are worth, and the ``gain`` (N,) of errors.
+
+    Args:
+        sums, part: as in :func:`separated`.
+        sent: (N, P), what each client sent, for the error alone; of its type the updates are.
+    """
+    found, true = separated(sums.cpu(), part), sent.cpu().double()
+    error = (found.updates - true).norm(dim=1) / true.norm(dim=1).clamp_min(_LEAST)
+    rank = torch.full((len(sent),), found.rank)
+    return found.updates.to(sent), Recovered(found.determined, rank, error), found.gain
+
+
+def not_followed(defense: str) -> UsageError:
+    """Why single updates are not told: there is noise in the sums, of which nobody says what it becomes in them."""
+    return UsageError(
+        f"what defense {defense!r} adds or leaves out is not followed from sums into single updates; leave --same-data "
+        "out"
+    )

@@ -21,7 +21,7 @@ from harness.base.words import Words, require_texts_for
 from harness.datasets import Dataset, Victims, divide, load_dataset, select_victims
 from harness.datasets.prior import Prior, fit_prior
 from harness.datasets.public import NONE
-from harness.evaluation.cohorts import Recovered, cohorts_of, of_cohort, recovered_from
+from harness.evaluation.cohorts import Recovered, cohorts_of, not_followed, of_cohort, recovered_from
 from harness.evaluation.played_round import Key, known_correction, round_context, server_state
 from harness.evaluation.reading import NOTHING, Reading, Remembered, known_batches, read_round
 from harness.evaluation.rounds_seen import combined, drawn, moved, of_places, row_by_row
@@ -295,7 +295,7 @@ class Stage:
         weights, seen, recovered = weights.to(device, dtype), None, None
         own = self.drawn(settings, keys) if settings.draws else None
         if settings.separates:
-            observation, recovered = self._behind_sums(model, weights, truth, keys, settings, dataset)
+            observation, recovered = self.behind_sums(model, weights, truth, keys, settings, dataset)
         elif sent is None:
             observation = self._over_rounds(model, weights, truth, keys, settings, dataset, own)
         else:
@@ -329,7 +329,7 @@ class Stage:
             rounds.append(self._observation(model, weights, reading, used, keys, now))
         return combined(rounds) if own is None else row_by_row(rounds, settings.distinct)
 
-    def _behind_sums(
+    def behind_sums(
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings, others: Dataset
     ) -> tuple[Observation, Recovered]:
         """The single updates that sums of other cohorts tell, as if each client's had been seen in the first round.
@@ -344,10 +344,7 @@ class Stage:
             now, used = settings.in_round(number), of_cohort(truth, cohorts[:, number])
             reading = self.look(model, at, used, federations, now)
             if self._observation(model, at, reading, used, federations, now).noise is not None:
-                raise UsageError(
-                    f"what defense {settings.defense!r} adds or leaves out is not followed from sums into single "
-                    "updates; leave --same-data out"
-                )
+                raise not_followed(settings.defense)
             sums.append(reading.gradients)
             if settings.same_data == "cohorts":
                 at = self.next_weights(model, at, used, federations, now, others)

@@ -250,6 +250,8 @@ class Run:
 
     def _is_noisy(self, settings: CellSettings, clean: Observation, noisy: Observation) -> bool:
         """Whether noise is on what is read: a server's moves models of later rounds too, and hides nothing there."""
+        if settings.separates:  # there is none: it is refused in sums
+            return False
         if settings.rounds_seen > 1 and noisy.noise is None:
             first = (without_noise(settings).in_round(0), smaller(settings).in_round(0))
             clean, noisy = (self.stage.set(one).observation for one in first)

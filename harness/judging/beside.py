@@ -146,7 +146,7 @@ def _alone(captured: CapturedClients, cell: CellSettings, data_root: Path) -> Ca
         captured, record=record, before=before, target=torch.zeros_like(before), moved_buffers={}, running={},
         images=captured.images[clients, own][:, None], labels=captured.labels[clients, own][:, None],
         grain=torch.zeros(len(before), dtype=torch.float64), digest=f"{captured.digest} alone", names=(),
-        sampling="fixed", not_known=None, at=(), later=(),
+        sampling="fixed", not_known=None, at=(), later=(), recovered=None,
     )  # fmt: skip
     settings = cell.model_copy(update=_facts(alone))
     stage = SimulatedStage(data_root, len(before), alone, settings, None, None)

@@ -83,7 +83,7 @@ def cells_of(
         prior: what is public, ``none`` or what was named.
         update_model: of several local steps.
         rounds_seen: rounds that an attacker has of each client.
-        same_data: whether a client trains on the same examples in all of them.
+        same_data: whether a client trains on the same examples in all of them, or sums alone are seen.
 
     Raises:
         UsageError: an unknown name, settings out of range, an attack that knows public data where none are named, or a
@@ -103,11 +103,14 @@ def cells_of(
     own = sum(sizes) // epochs if len(set(sizes)) > 1 else None
     if same_data == "client":
         own = held_over(captured).labels.shape[1]
+    if captured.recovered and not update:
+        raise UsageError("captures are of gradients, and a sum is of updates; capture those, or leave --same-data out")
+    tap = Tap.PUBLISHED if captured.recovered else Tap.SENT if update else Tap.STEP
     cells = [
         cell_settings(
             dataset=title, model=record.model, defense=defense.name, defense_args=dict(defense.settings),
             attack=chosen.attack, attack_args=dict(chosen.arguments), suite=chosen.suite,
-            tap=Tap.SENT if update else Tap.STEP, victims=captured.clients, batch_size=record.step_size,
+            tap=tap, victims=captured.clients, batch_size=record.step_size,
             learning_rate=record.rate, local_steps=record.local_steps if update else 1,
             optimizer=(record.local_optimizer or PLAIN).text if update else PLAIN.text, epochs=epochs,
             client_examples=own, same_data=same_data,

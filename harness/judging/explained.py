@@ -126,6 +126,9 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
     return check if check.outcome == "violated" or not level else _unlike_noise(evidence, sent - made) or check
 
 
+TOGETHER = "all rounds"
+"""The words for what no round shows by itself."""
+
 Round = tuple[str, CapturedClients, CellSettings]
 """The words for some clients, what they sent in one round or in several, and a cell of the declared defense."""
 
@@ -151,7 +154,7 @@ def explained_in_order(rounds: Sequence[Round], data_root: Path, chunk: int = 12
         if unknown:
             found.append((words, _cannot(NAME, _not_remembered(captured, unknown[0], settings.defense))))
     ahead = None if any(check.outcome == "violated" for _, check in found) else _ahead(rounds, data_root, chunk)
-    return found if ahead is None else [*found, ("all rounds", ahead)]
+    return found if ahead is None else [*found, (TOGETHER, ahead)]
 
 
 def _ahead(rounds: Sequence[Round], data_root: Path, chunk: int) -> Check | None:

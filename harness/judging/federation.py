@@ -22,6 +22,7 @@ from harness.datasets import Dataset
 from harness.datasets.files import DataFile
 from harness.datasets.record import build_dataset
 from harness.defenses import DEFENSES
+from harness.evaluation.cohorts import Recovered
 from harness.federation.taps import Tap
 from harness.judging.capture import FACTS, Capture, CaptureRecord
 from harness.judging.framework_defenses import Declared, draws_batches, is_known, translated
@@ -68,6 +69,8 @@ class CapturedClients:
         counted: of buffers of whole numbers, such as counts of batches, how far each client moved each, (V, size).
         rounds: how many came before those in which they were captured, each once, in order; ``at`` (V,) of each.
         later: the same clients in later rounds, row by row, where an attacker has several of each.
+        recovered: of clients of whom only sums are seen, what those are worth; ``target`` is then what they tell, and
+            ``later`` are all rounds, with the clients of each and what those sent.
         remembered: what the declared defense lets each client remember of earlier rounds, by name, (V, ...).
         digest: of all files, in hexadecimal.
         layout: of ``before`` and ``target``: the parameters that were trained and sent.
@@ -100,6 +103,7 @@ class CapturedClients:
     counted: Buffers = field(default_factory=dict)
     at: tuple[int, ...] = ()
     later: tuple["CapturedClients", ...] = ()
+    recovered: Recovered | None = None
     remembered: Buffers = field(default_factory=dict)
 
     @property
@@ -123,8 +127,9 @@ class CapturedClients:
         if count >= self.clients:
             return self
         found = self.take(list(range(count)))
-        later = tuple(one.first(count) for one in self.later)
-        return replace(found, later=later, digest=f"{self.digest} first {count}")
+        told = self.recovered and self.recovered.first(count)
+        later = self.later if told else tuple(one.first(count) for one in self.later)
+        return replace(found, later=later, recovered=told, digest=f"{self.digest} first {count}")
 
     def take(self, rows: Sequence[int]) -> "CapturedClients":
         """Those clients alone, in that order, without later rounds."""
@@ -141,7 +146,7 @@ class CapturedClients:
             name: tuple(getattr(self, name)[row] for row in rows) for name in ("names", "at") if getattr(self, name)
         }
         digest = hashlib.sha256(f"{self.digest} {list(rows)}".encode()).hexdigest()
-        return replace(self, **whole, **named, **told, later=(), digest=digest)  # pyright: ignore
+        return replace(self, **whole, **named, **told, later=(), recovered=None, digest=digest)  # pyright: ignore
 
     @property
     def examples(self) -> int:

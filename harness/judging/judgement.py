@@ -22,11 +22,12 @@ from harness.evaluation.reading import known_batches
 from harness.evaluation.scores import Scored
 from harness.experiment import CellSettings
 from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.taps import Tap
 from harness.judging.beside import WHO, Measured, measured
 from harness.judging.checks import BUFFERS, checks_of, fits_loss
 from harness.judging.declared import Group
 from harness.judging.evidence import ALARMS, Check, Evidence, pooled
-from harness.judging.explained import explained_in_order
+from harness.judging.explained import TOGETHER, explained_in_order
 from harness.judging.federation import CapturedClients
 from harness.judging.noise_checks import ANEW, FACTS, GIVE_SIZE, anew_among, drawn_levels, fits_facts
 from harness.judging.plan import Line
@@ -306,7 +307,7 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
         UsageError: every attack is impossible.
     """
     companions, groups = [one for one in groups if one.name], [one for one in groups if not one.name]
-    found = [checks_without_truth(group) for group in groups]
+    found = [checks_without_truth(_rounds_of(group)[0][1]) for group in groups]
     checks = checks_of_groups([one for group in groups for one in _rounds_of(group)])
     for fits in checks:
         if fits.name == FACTS and fits.outcome == "violated":
@@ -325,6 +326,8 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
         return Judgement(groups, checks, None, guesses, kin, beside, work.budget, work.plan)
     rounds = [(words, one.captured, one.cell) for group in groups for words, one in _rounds_of(group)]
     each = explained_in_order(rounds, work.data_root, work.chunk)
+    if any(group.captured.later and not group.cell.draws for group in groups):
+        _require_one_batch(each)
     told = pooled([(words, [check]) for words, check in each])
     document, examples, lines = judge_with_truth(
         groups, kin, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine, companions
@@ -339,18 +342,41 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
 
 def _rounds_of(group: Group) -> list[tuple[str, Group]]:
     """What was captured in each round, as a group of its own with words for it."""
-    later = group.captured.later
-    if not later:
+    captured, rounds = group.captured, group.captured.later
+    if not rounds:
         return [(group.sizes, group)]
+    if not captured.recovered:
+        rounds = (replace(captured, later=()), *rounds)
     return [
-        (f"{group.sizes}, round {number + 1} of {len(later) + 1}", _alone(group, one))
-        for number, one in enumerate((replace(group.captured, later=()), *later))
+        (f"{group.sizes}, round {number + 1} of {len(rounds)}", _alone(group, one)) for number, one in enumerate(rounds)
     ]
 
 
+def _require_one_batch(each: Sequence[tuple[str, Check]]) -> None:
+    """Rounds that are declared to be of the same examples are: what explains one of them explains all.
+
+    Raises:
+        UsageError: updates of one round contradict it.
+    """
+    odd = [(words, check.detail) for words, check in each if check.outcome == "violated"]
+    if not odd or all(check.outcome != "holds" for _, check in each):
+        return
+    words, detail = odd[0]
+    if words == TOGETHER:
+        raise UsageError(f"rounds do not follow each other: {detail}, or leave --rounds-seen out")
+    raise UsageError(
+        f"the truth explains other rounds and not {words}: {detail}; correct its truth or its number, leave it out, or "
+        "use --same-data client if clients trained on other examples there"
+    )
+
+
 def _alone(group: Group, captured: CapturedClients) -> Group:
-    cells = [cell.in_round(0) for cell in group.cells]
-    return replace(group, captured=captured, cells=cells, declared=group.cell.in_round(0), late=())
+    """Clients in one round, with all that each of them sent."""
+    sent = {"tap": Tap.SENT} if group.captured.recovered else {}
+    cells = [
+        cell.in_round(0).model_copy(update=sent | {"victims": captured.clients}) for cell in [*group.cells, group.cell]
+    ]
+    return replace(group, captured=captured, cells=cells[:-1], declared=cells[-1], late=())
 
 
 def checks_of_groups(groups: Sequence[tuple[str, Group]]) -> list[Check]:

@@ -1,6 +1,7 @@
 """Captures of the same clients in several rounds, put side by side: each client once, with all that it sent."""
 
 import hashlib
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from harness.base.building import build
 from harness.base.errors import UsageError
 from harness.base.ranges import CountOrNone
 from harness.defenses import DEFENSES
+from harness.evaluation.cohorts import taking_part, told_by_sums
 from harness.federation.taps import Tap
 from harness.judging.capture import BEFORE, FACTS, Capture, file_of
 from harness.judging.federation import CapturedClients
@@ -24,14 +26,15 @@ from harness.models.batch_norm import STATISTICS
 from harness.results.arrays import MEND, StoredArrays
 from harness.results.files import MOST_OF_A_DOCUMENT, Absent, parse_json, read_stored
 
-_ASKED, _OTHERS = "--rounds-seen", "--same-data client"
+_ASKED, _OTHERS, _SUMS = "--rounds-seen", "--same-data client", "--same-data cohorts"
 # The cosine of a step between two models and what was sent, from which on that is what made the step.
 _LEADS = 0.999
 # Of a model's norm, how far another one is at least that is not taken for the same.
 _STILL = 1e-9
 
-SameData = Literal["batch", "client"]
-"""What a client trains on in each of its rounds: the same examples, or some of its own that nobody else knows."""
+SameData = Literal["batch", "client", "cohorts"]
+"""What a client trains on in each of its rounds: the same examples, or some of its own that nobody else knows. Of
+``cohorts`` it is the same examples, and all that an attacker has of a round is the sum of its clients."""
 
 
 def chosen_data(given: str) -> SameData:
@@ -39,7 +42,7 @@ def chosen_data(given: str) -> SameData:
     for one in get_args(SameData):
         if given == one:
             return one
-    raise UsageError(f"unknown data {given!r}; use --same-data batch or client")
+    raise UsageError(f"unknown data {given!r}; use --same-data batch, client or cohorts")
 
 
 def over_rounds(
@@ -49,24 +52,44 @@ def over_rounds(
 
     Args:
         clients: groups whose batches are of the same sizes, with their truth.
-        rounds: how many rounds an attacker has of each client, the first ones in order.
-        same_data: ``batch`` needs the same examples in all of them.
+        rounds: how many rounds an attacker has of each client, the first ones in order; of ``cohorts``, how many there
+            are in all.
+        same_data: ``batch`` and ``cohorts`` need the same examples in all of them.
 
     Raises:
         UsageError: the truth or a client's name is missing, a client has fewer captures, two of one round, other
             examples in one of them, or an optimizer that remembers earlier rounds; a round is missing that a client
-            remembers; or rounds are seen to have other numbers than they were played in.
+            remembers; rounds are seen to have other numbers than they were played in; or there is a round of which not
+            all clients were captured, who begin with one model, where their sum is seen.
     """
-    if rounds == 1 and same_data == "client":
-        raise UsageError(f"{_OTHERS} is of several rounds; add {_ASKED} R")
+    if rounds == 1 and same_data != "batch":
+        raise UsageError(f"--same-data {same_data} is of several rounds; add {_ASKED} R")
     if rounds == 1:
         return list(clients)
-    made = [_side_by_side(one, rounds, same_data) for one in clients]
+    if same_data == "cohorts":
+        made = [_behind_sums(_of_one_size(clients), rounds)]
+    else:
+        made = [_side_by_side(one, rounds, same_data) for one in clients]
     _require_numbers(clients)
     return made
 
 
 def _side_by_side(captured: CapturedClients, rounds: int, same_data: SameData) -> CapturedClients:
+    of_client = _rows_of_clients(captured)
+    rows = [_first_of(name, known, rounds) for name, known in of_client.items()]
+    _require_remembered(captured, of_client, rounds)
+    if same_data == "client":
+        _require_one_pass(captured)
+    else:
+        for name, own in zip(of_client, rows, strict=True):
+            _require_same_examples(captured, name, own)
+    first, *later = (captured.take([own[number] for own in rows]) for number in range(rounds))
+    record = first.record.model_copy(update={"round": captured.number(first.at[0])})
+    return replace(first, record=record, later=tuple(later), digest=" ".join(one.digest for one in (first, *later)))
+
+
+def _rows_of_clients(captured: CapturedClients) -> dict[str, dict[int, int]]:
+    """Where each client's capture of each round is, by its name and the rounds before."""
     if captured.images is None:
         raise UsageError(
             f"{_ASKED} needs each capture's truth, to know which of its examples are the same from round to round"
@@ -81,16 +104,7 @@ def _side_by_side(captured: CapturedClients, rounds: int, same_data: SameData) -
         if at in known:
             raise UsageError(f"client {name!r} has two captures of round {captured.number(at)}; leave one of them out")
         known[at] = row
-    rows = [_first_of(name, known, rounds) for name, known in of_client.items()]
-    _require_remembered(captured, of_client, rounds)
-    if same_data == "client":
-        _require_one_pass(captured)
-    else:
-        for name, own in zip(of_client, rows, strict=True):
-            _require_same_examples(captured, name, own)
-    first, *later = (captured.take([own[number] for own in rows]) for number in range(rounds))
-    record = first.record.model_copy(update={"round": captured.number(first.at[0])})
-    return replace(first, record=record, later=tuple(later), digest=" ".join(one.digest for one in (first, *later)))
+    return of_client
 
 
 def _first_of(name: str, known: dict[int, int], rounds: int) -> list[int]:
@@ -187,6 +201,66 @@ def _require_same_examples(captured: CapturedClients, name: str, rows: Sequence[
                 f"client {name!r} trained on other examples in round {captured.number(captured.at[row])} than in round "
                 f"{captured.number(captured.at[rows[0]])}; {_ASKED} combines the same examples, or any with {_OTHERS}"
             )
+
+
+# Sums of a round's clients, where that is all that is seen of them.
+
+
+def _of_one_size(clients: Sequence[CapturedClients]) -> CapturedClients:
+    if len(clients) > 1:
+        raise UsageError(
+            f"captures are of clients whose batches differ in size, and {_SUMS} is of clients who weigh alike in a "
+            "sum; capture clients with equal batches"
+        )
+    return clients[0]
+
+
+def _behind_sums(captured: CapturedClients, rounds: int) -> CapturedClients:
+    """Clients with the updates that the sums of so many rounds tell, as if each had been seen in its first round."""
+    _rows_of_clients(captured)
+    numbers = sorted(set(captured.at))[:rounds]
+    if len(numbers) < rounds:
+        raise UsageError(f"captures are of {len(numbers)} round(s), fewer than {_ASKED} {rounds}; lower it")
+    cohorts = [[row for row, at in enumerate(captured.at) if at == number] for number in numbers]
+    for cohort in cohorts:
+        _require_whole(captured, cohort)
+    of_client = defaultdict[str, list[int]](list)
+    for row in itertools.chain.from_iterable(cohorts):
+        of_client[str(captured.names[row])].append(row)
+    for name, own in of_client.items():
+        _require_same_examples(captured, name, own)
+    names, part = taking_part([[str(captured.names[row]) for row in cohort] for cohort in cohorts])
+    part /= part.sum(1, keepdim=True)
+    first = captured.take([of_client[name][0] for name in names])
+    means = torch.stack([captured.target[cohort].double().mean(0) for cohort in cohorts])
+    updates, recovered, gain = told_by_sums(means, part, first.target)
+    record = first.record.model_copy(update={"round": captured.number(numbers[0])})
+    return replace(
+        first, record=record, target=updates, grain=first.grain * gain, recovered=recovered, running={},
+        later=tuple(captured.take(cohort) for cohort in cohorts), digest=f"{captured.digest} {_SUMS} {rounds}",
+    )  # fmt: skip
+
+
+def _require_whole(captured: CapturedClients, cohort: Sequence[int]) -> None:
+    """All clients of a round were captured, and they begin it with one model."""
+    each, number = captured.record.clients_per_round, captured.number(captured.at[cohort[0]])
+    if each is None:
+        raise UsageError(
+            f'nobody says of how many clients a sum is; add "clients_per_round" to {FACTS}, and capture all of them'
+        )
+    if len(cohort) != each:
+        raise UsageError(
+            f"round {number} has captures of {len(cohort)} clients, and clients_per_round is {each}; capture all "
+            f"clients of each round, or correct it in {FACTS}"
+        )
+    if each == 1:
+        raise UsageError(f"clients_per_round is 1, and the sum of one client is its message; leave {_SUMS} out")
+    apart = next((row for row in cohort if not torch.equal(captured.before[row], captured.before[cohort[0]])), None)
+    if apart is not None:
+        raise UsageError(
+            f"clients {captured.names[cohort[0]]!r} and {captured.names[apart]!r} begin round {number} with different "
+            "models, and a sum is of one model; name captures of one job"
+        )
 
 
 def _require_one_pass(captured: CapturedClients) -> None:

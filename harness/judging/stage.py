@@ -15,16 +15,19 @@ from harness.datasets import Dataset, Victims, load_dataset
 from harness.datasets.load import take_part
 from harness.datasets.prior import fit_prior
 from harness.datasets.public import NONE, among, first_copies, require_enough, require_scale
+from harness.evaluation.cohorts import Recovered, not_followed
 from harness.evaluation.observe import Room, Scene, Stage
 from harness.evaluation.played_round import Key
 from harness.evaluation.reading import NOTHING, Reading, Remembered
 from harness.experiment import CellSettings
+from harness.federation.taps import Tap
 from harness.judging.capture import FACTS, CaptureRecord
 from harness.judging.declared import noise_of
 from harness.judging.federation import CapturedClients
 from harness.judging.series import held_over
 from harness.judging.texts import of_their_kind, whole_vocabulary
 from harness.models import NextWord, RowModel, build_module
+from harness.observation import Observation
 from harness.tampering import Tamper
 
 # What mends a simulated client, by what mends one that is captured; the longer words first.
@@ -129,6 +132,17 @@ class CapturedStage(Stage):
     def start(self, model: RowModel, settings: CellSettings, keys: list[Key]) -> Tensor:
         model.take_buffers(self._captured.buffers)
         return self._captured.before[: len(keys)]
+
+    def behind_sums(
+        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings, others: Dataset
+    ) -> tuple[Observation, Recovered]:
+        told = self._captured.recovered
+        assert told is not None
+        if self._noisy:
+            raise not_followed(settings.defense)
+        single, count = settings.in_round(0).model_copy(update={"tap": Tap.SENT}), len(keys)
+        reading = Reading(self._captured.target[:count].to(weights), {})
+        return self._observation(model, weights, reading, truth, keys, single), told.first(count)
 
     def next_weights(
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from harness.base.errors import UsageError
-from harness.capture import CaptureRecord, write_capture
+from harness.capture import CaptureRecord, captured, write_capture
 from harness.cli import run
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import cell_settings
@@ -20,6 +20,8 @@ from harness.judging.explained import explained_in_order
 from harness.judging.federation import federations
 from harness.judging.series import along_the_way, held_over, over_rounds
 from harness.judging.stage import CapturedStage
+from harness.models.networks import build_module
+from harness.testing import digits
 
 VICTIMS, ROUNDS, SIGMA = 4, 3, 0.05
 
@@ -234,6 +236,18 @@ def test_rounds_are_played_with_what_clients_remember(
     assert all(check.undecided and "remember earlier rounds" in check.detail for check in untold)
 
 
+def test_a_round_of_another_batch_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before any attack; by itself such a capture is judged, and called violated."""
+    scene = _scene(tmp_path, 1, FEEDBACK, attack="cpl", tap="T1.out")
+    named = [str(one) for one in _written(scene, tmp_path, [0, 1, 2], FEEDBACK, turned=True)]
+    asked = ["judge", *named, "--attack", "cpl", "--out", str(tmp_path / "o")]
+    assert run([*asked, "--rounds-seen", "3"]) == 2
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    assert "the truth explains other rounds and not batches of 1, round 3 of 3" in said and "leave it out" in said
+    assert run(["judge", named[-1], "--attack", "cpl", "--out", str(tmp_path / "o")]) == 0
+
+
 AHEAD: dict[str, tuple[dict[int, int], str]] = {
     "as they were": ({}, ""),
     "one client's exchanged": ({0: 2, 2 * VICTIMS: 0}, "noise that client 'hospital 0' drew in round [12] is in its"),
@@ -298,8 +312,8 @@ def _written_draws(scene: Scene, folder: Path, **changes: Any) -> list[Path]:
 
 def test_rounds_of_other_batches_are_what_evaluate_pools(tmp_path: Path) -> None:
     scene = _drawing(tmp_path)
-    captured = federations(_captures(_written_draws(scene, tmp_path)))
-    clients = over_rounds(captured, ROUNDS, "client")
+    found = federations(_captures(_written_draws(scene, tmp_path)))
+    clients = over_rounds(found, ROUNDS, "client")
     (group,) = groups_of(clients, "captures", ["cpl"], "none", "cpu", rounds_seen=ROUNDS, same_data="client")
     judged = CapturedStage(tmp_path, 64, group.captured, group.cell, None, None).set(group.cell)
     ours, theirs = scene.observation, judged.observation
@@ -334,7 +348,7 @@ def test_the_command_judges_rounds_of_other_batches(tmp_path: Path, capsys: pyte
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [(["--same-data", "client"], "add --rounds-seen R"), (["--same-data", "sums"], "use --same-data batch or client"),
+    [(["--same-data", "client"], "add --rounds-seen R"), (["--same-data", "sums"], "use --same-data batch, client or"),
      (["--same-data", "client", "--rounds-seen", "4"], "lower it, or leave that client out")],
 )  # fmt: skip
 def test_rounds_of_a_client_that_are_not_there_are_one_line(
@@ -352,3 +366,91 @@ def test_a_round_that_took_an_example_twice_is_refused(tmp_path: Path) -> None:
     clients = over_rounds(federations(_captures(_written_draws(scene, tmp_path, **twice))), ROUNDS, "client")
     with pytest.raises(UsageError, match="'hospital 3' took an example twice in a round"):
         held_over(clients[0])
+
+
+# Sums of a round's clients, as a server behind secure aggregation has them.
+
+COHORTS = [(0, 1), (1, 2), (2, 0), (2, 3)]
+
+
+def _summed(folder: Path, still: float = 1e-7, **changes: Any) -> list[Path]:
+    """A capture of each client in each round; the model moves so little that a client sends nearly the same."""
+    found, images, labels = [], *digits(4, 1)
+    for number, cohort in enumerate(COHORTS):
+        for client in cohort:
+            network = build_module("mlp", (1, 8, 8), 10, seed=0)
+            with torch.no_grad():
+                for value in network.parameters():
+                    value.add_(still * number)
+            facts: dict[str, Any] = {"clients_per_round": 2, "defense": None, "round": number} | changes
+            if (number, client) == changes.get("other"):
+                with torch.no_grad():
+                    network.load_state_dict(build_module("mlp", (1, 8, 8), 10, seed=1).state_dict())
+            found.append(folder / f"{number} {client}")
+            facts = {name: value for name, value in facts.items() if name != "other"}
+            with captured(
+                network, found[-1], model="mlp", image_shape=(1, 8, 8), classes=10, learning_rate=0.05, batch_size=1,
+                client=f"hospital {client}", first_round=0, **facts,
+            ) as capture:  # fmt: skip
+                own = torch.optim.SGD(network.parameters(), 0.05)
+                torch.nn.functional.cross_entropy(network(images[client]), labels[client]).backward()
+                own.step()
+                capture.batch(images[client], labels[client])
+    return found
+
+
+def test_sums_of_changing_cohorts_tell_single_updates(tmp_path: Path) -> None:
+    """By hand: a, b and c of a + b, b + c and c + a, then d of c + d; of the first two sums nothing is told."""
+    found = federations(_captures(_summed(tmp_path)))
+    (clients,) = over_rounds(found, 4, "cohorts")
+    sent = {name: row for name, row in zip(reversed(found[0].names), reversed(found[0].target), strict=True)}
+    told = clients.recovered
+    assert told is not None and told.determined.all() and told.rank.tolist() == [4] * 4
+    for name, update, error in zip(clients.names, clients.target, told.error, strict=True):
+        assert float((update - sent[name]).norm() / sent[name].norm()) < 1e-4 and float(error) < 1e-4
+    assert [one.names for one in clients.later] == [tuple(f"hospital {one}" for one in own) for own in COHORTS]
+    # The third client's update is (b + c) + (c + a) - (a + b), over 2: errors of single sums grow by sqrt(3).
+    assert float(clients.grain[2] / found[0].grain[0]) == pytest.approx(3**0.5, rel=0.2)
+    (two,) = over_rounds(found, 2, "cohorts")
+    assert two.recovered is not None and not two.recovered.determined.any() and float(two.recovered.error.max()) > 0.1
+
+
+def test_the_command_judges_what_sums_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    named = [str(one) for one in _summed(tmp_path)]
+    asked = ["judge", *named, "--attack", "cpl", "--prior", "digits", "--same-data", "cohorts"]
+    rows = {}
+    for rounds in ("2", "4"):
+        code = run([*asked, "--rounds-seen", rounds, "--out", str(tmp_path / rounds), "--json"])
+        printed = capsys.readouterr()
+        assert code == 0, printed.err
+        document = json.loads(printed.out)
+        (rows[rounds],) = document["results"]["summary"]
+        assert {one["outcome"] for one in document["checks"]} <= {"holds", "cannot tell"}
+        (cell,) = [one for one in document["results"]["cells"] if one["role"] == "cell"]
+        assert cell["metrics"]["rank"]["mean"] == int(rounds)
+        assert (cell["metrics"]["determined"]["mean"] == 1) == (rounds == "4")
+        assert cell["outcomes"]["success"] == (4 if rounds == "4" else 0)
+    assert rows["4"]["victims"] == 4 and rows["4"]["options"]["same_data"] == "cohorts"
+    assert (rows["2"]["verdict"], rows["4"]["verdict"]) == ("inconclusive", "leaks")
+
+
+@pytest.mark.parametrize(
+    ("changes", "rounds", "words"),
+    [({}, 1, "add --rounds-seen R"), ({}, 5, "captures are of 4 round"),
+     ({"clients_per_round": None}, 4, 'add "clients_per_round"'),
+     ({"clients_per_round": 3}, 4, "has captures of 2 clients, and clients_per_round is 3"),
+     ({"other": (1, 2)}, 4, "begin round 1 with different models")],
+)  # fmt: skip
+def test_sums_that_cannot_be_are_one_line(changes: dict[str, Any], rounds: int, words: str, tmp_path: Path) -> None:
+    found = _summed(tmp_path, **changes)
+    with pytest.raises(UsageError, match=words) as error:
+        over_rounds(federations(_captures(found)), rounds, "cohorts")
+    assert "\n" not in str(error.value)
+
+
+def test_noise_is_not_followed_from_sums_into_updates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    noisy = {"name": "fed_sdp", "settings": {"noise_at": "client"}}
+    named = [str(one) for one in _summed(tmp_path, defense=noisy)]
+    asked = ["judge", *named, "--attack", "cpl", "--prior", "digits", "--same-data", "cohorts", "--rounds-seen", "4"]
+    assert run([*asked, "--out", str(tmp_path / "o")]) == 2
+    assert "not followed from sums into single updates" in capsys.readouterr().err
