@@ -55,6 +55,8 @@ _GATE: list[Grid] = [
         "defense": ["dp_local"], "surface": ["2"], "attack": ["levels", "identify"], "prior": "auto", "attack_arg": [],
         "defense_arg": ["clipping=median_per_tensor"],
     },
+    # Four rounds of the same examples: to a single one a few of the images come back.
+    _SMALL | {"defense": ["fed_cdp"], "surface": ["2"], "defense_arg": ["sigma=0.0025"], "rounds_seen": ["4"]},
     # What is no image, what is no chain of layers, a table in batches, and numbers of few bits.
     _TEXTS | {"defense": ["none"], "attack": ["token_rows", "span"]},
     _TEXTS | {
@@ -87,8 +89,12 @@ _SCALE, _ROWS = ["max_iterations=3"], ["max_iterations=10"]
 _BINS = ["imprint.bins=128", "loki.bins=32"]
 
 
-# What a night holds once: texts, a transformer of images, a table in batches, few bits.
-_OTHER_DATA: list[Grid] = [
+# What a night holds once: several rounds, texts, a transformer of images, a table in batches, few bits.
+_ONCE: list[Grid] = [
+    _SMALL | {
+        "defense": ["fed_cdp"], "surface": ["2"], "model": ["logistic"], "defense_arg": ["sigma=1"], "prior": "auto",
+        "attack": ["identify", "slope"], "attack_arg": [], "rounds_seen": ["16"],
+    },
     _TEXTS | {"defense": ["none", "fed_cdp"], "attack": ["token_rows", "span"], "defense_arg": ["fed_cdp.sigma=0.001"]},
     _TEXTS | {
         "defense": ["fed_cdp"], "defense_arg": ["sigma=0.001"], "attack": ["decode", "identify"], "prior": "auto",
@@ -144,7 +150,7 @@ def _nightly() -> list[Grid]:
             some | {"dataset": ["cifar10-sample"], "victims": 24, **cpl},
             some | {"dataset": ["cancer"], "attack": ["cpl"], "attack_arg": _ROWS},
         )
-    ] + _OTHER_DATA
+    ] + _ONCE
 
 
 def _without_settings(kind: Callable[[], object]) -> bool:
@@ -177,7 +183,7 @@ PRESETS: dict[str, tuple[str, Grid | list[Grid] | Callable[[], list[Grid]]]] = {
         "every part once on 8x8 digits, for pull requests: no defense, two defenses and a stack; under two minutes",
         _SMALL | {"defense": ["none", "fed_cdp", "fed_sdp", "pruning+noise"], "surface": ["2", "1"]},
     ),
-    "gate": ("32 cells in which any fault of a defense or an attack shows, for harness check; two minutes", _GATE),
+    "gate": ("33 cells in which any fault of a defense or an attack shows, for harness check; two minutes", _GATE),
     "nightly": (
         "every defense x attack x surface on mnist-sample, cpl on cifar10-sample and cancer; texts, a ViT, few bits",
         _nightly,

@@ -41,7 +41,7 @@ Plain = str | int | float | bool | None
 
 
 def named(settings: Mapping[str, JsonValue]) -> str:
-    """The defense with the arguments that are not its defaults, and the batch where it is more than one example."""
+    """The defense with the arguments that are not its defaults, and batch and rounds where they are more than one."""
     defaults = defaults_of(settings)
     own = [
         f"{name.partition('.')[2]}={value}"
@@ -51,7 +51,8 @@ def named(settings: Mapping[str, JsonValue]) -> str:
     scale = settings.get("noise_scale", 1)
     noise = [] if scale == 1 else ["without noise" if scale == 0 else f"noise x{scale}"]
     batch = [] if settings.get("batch_size", 1) == 1 else [f"batch {settings['batch_size']}"]
-    return " ".join([str(settings.get("defense")), *own, *noise, *batch])
+    rounds = [] if settings.get("rounds_seen", 1) == 1 else [f"{settings['rounds_seen']} rounds"]
+    return " ".join([str(settings.get("defense")), *own, *noise, *batch, *rounds])
 
 
 def defaults_of(settings: Mapping[str, JsonValue]) -> Settings:

@@ -32,7 +32,7 @@ OF_PRESETS = {
 
 
 def test_gate_is_small() -> None:
-    assert len(cells("gate")) <= 32
+    assert len(cells("gate")) <= 33
     assert {cell.dataset for cell in cells("gate")} == {"digits", "notes", "cancer"}
 
 
@@ -40,6 +40,11 @@ def test_gate_is_small() -> None:
 def test_what_is_no_image_and_no_noise_is_there(preset: str) -> None:
     there = {(cell.dataset, cell.model, cell.attack) for cell in cells(preset)}
     assert there >= OF_PRESETS[preset]
+
+
+@pytest.mark.parametrize(("preset", "rounds"), [("gate", 4), ("nightly", 16)])
+def test_several_rounds_are_there(preset: str, rounds: int) -> None:
+    assert {cell.rounds_seen for cell in cells(preset)} == {1, rounds}
 
 
 def test_nightly_is_every_defense_attack_and_surface() -> None:
