@@ -429,6 +429,13 @@ def _not_known(group: Group) -> str | None:
     return name and f"defense {name!r} is declared, not known, so that no attack knew it; declare what it does"
 
 
+def _remembered(group: Group) -> str | None:
+    """Why stand-ins, who begin anew, are not like clients who remember earlier rounds; None where they are."""
+    if not max(group.captured.at, default=0) or not group.cell.build_defense().clients_remember(group.cell.tap):
+        return None
+    return f"clients of {group.cell.defense!r} remember earlier rounds and stand-ins do not; capture the first round"
+
+
 def _unsure(checks: Sequence[Check]) -> str | None:
     """The same, where what was sent may be of another client than the one that controls play."""
     return next((f"the truth could not be checked: {one.detail}" for one in checks if one.undecided), None)
@@ -461,7 +468,7 @@ def _guessed(group: Group, checks: Sequence[Check], words: str, kin: Kin, work: 
     if not able:
         raise UsageError(f"attack {group.cell.attack!r} tells known images apart, so needs the truth; use --attack cpl")
     drawn = group.captured.sampling == "poisson" or any(GIVE_SIZE in check.detail for check in checks)
-    doubt = _not_known(group) or (GIVE_SIZE if drawn else None)
+    doubt = _not_known(group) or _remembered(group) or (GIVE_SIZE if drawn else None)
     found = []
     for cell in counted(able, "attack"):
         made = guess(group.captured, cell, kin, work.data_root, work.folder, work.chunk, work.resume, work.engine)

@@ -222,7 +222,7 @@ def _rows(ladder: Ladder, rungs: list[tuple[float, Judged]]) -> Iterator[dict[st
             "plain": WORDS[judged.plain.verdict], "informed": WORDS[judged.informed.verdict],
             "plain strict": strict(rung.plain), "informed strict": strict(rung.informed),
             "blind": number(rung.blind), "ceiling": "none exists" if rung.ceiling is None else number(rung.ceiling),
-            "begins to withstand": " and ".join(marks), "verdict": _verdict(judged.plain, judged.informed),
+            "leaks no more from": " and ".join(marks), "verdict": _verdict(judged.plain, judged.informed),
         }  # fmt: skip
 
 

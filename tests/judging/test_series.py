@@ -248,6 +248,22 @@ def test_a_round_of_another_batch_is_one_line(tmp_path: Path, capsys: pytest.Cap
     assert run(["judge", named[-1], "--attack", "cpl", "--out", str(tmp_path / "o")]) == 0
 
 
+@pytest.mark.parametrize("number", [0, 2])
+def test_stand_ins_are_not_like_clients_who_remember(
+    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A later round without the truth: nothing is said to be safe."""
+    scene = _scene(tmp_path, 1, FEEDBACK, attack="cpl", tap="T1.out")
+    named = _written(scene, tmp_path, [0, 1, 2], FEEDBACK)[number * VICTIMS : (number + 1) * VICTIMS]
+    for one in named:
+        (one / "truth.npz").unlink()
+    asked = ["judge", *map(str, named), "--attack", "cpl", "--prior", "digits", "--out", str(tmp_path / "o"), "--json"]
+    assert run(asked) == 0
+    (made,) = json.loads(capsys.readouterr().out)["estimates"]
+    assert ("remember earlier rounds and stand-ins do not; capture the first" in made["reason"]) == (number > 0)
+    assert number == 0 or "no" not in made["estimates"]
+
+
 AHEAD: dict[str, tuple[dict[int, int], str]] = {
     "as they were": ({}, ""),
     "one client's exchanged": ({0: 2, 2 * VICTIMS: 0}, "noise that client 'hospital 0' drew in round [12] is in its"),

@@ -93,7 +93,7 @@ def test_a_ladder_ends_where_both_withstand(run: Any, tmp_path: Path, monkeypatc
     assert list(ladder.rungs(quick=True)) == [0.001, 0.01, 0.1, 1.0, 10.0] and len(list(ladder.rungs(False))) == 9
     request, _ = run(lambda cell: 30 if cell.defense_args["sigma"] < (0.05 if informed(cell) else 0.005) else 0)
     table = TABLES["judged-withstand"](request)
-    assert [(row["noise"], row["plain"], row["informed"], row["begins to withstand"]) for row in table.rows] == [
+    assert [(row["noise"], row["plain"], row["informed"], row["leaks no more from"]) for row in table.rows] == [
         ("0.001", "N", "N", ""), ("0.01", "Y", "N", "plain"), ("0.1", "Y", "Y", "informed"),
     ]  # fmt: skip
     assert {row["ceiling"] for row in table.rows} == {"0.400"}
