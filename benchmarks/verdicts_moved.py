@@ -84,7 +84,8 @@ def _of_documents(folder: Path, every: bool) -> Iterator[tuple[str, Row]]:
 def _in_full(row: Mapping[str, Any], cells: Mapping[str, Any]) -> str:
     """A verdict, and how much the best attack brings back."""
     rates = [cells[one["cell"]].get("asr", {}).get("strict") for one in row["attacks"] if one["cell"] in cells]
-    back = max(((rate["successes"], rate["n"]) for rate in rates if rate), default=None)
+    # Who only tells known examples apart brings none back, of none.
+    back = max(((rate["successes"], rate["n"]) for rate in rates if rate and rate["n"]), default=None)
     return row["verdict"] if back is None else f"{row['verdict']}, {back[0]} of {back[1]} back"
 
 
