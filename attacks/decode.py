@@ -76,7 +76,7 @@ class Decode(ClosedForm):
             label = _label(seen, text) if label is None else label
             others = text.repeat(_OTHERS, 1)
             others[:, place], left = best.indices[:, place], left - _OTHERS
-            text = others[int(_improbable(seen, others, label).argmin())]
+            text = others[int(_improbable(seen, others, torch.full((_OTHERS,), label)).argmin())]
         return text
 
 
@@ -89,12 +89,13 @@ def _texts(seen: Observation, tables: tuple[str, str]) -> Tensor:
 
 def _label(seen: Observation, text: Tensor) -> int:
     """Under which the gradient is likeliest, had this text been behind it."""
-    return int(torch.cat([_improbable(seen, text[None], label) for label in range(seen.model.classes)]).argmin())
+    labels = torch.arange(seen.model.classes)
+    return int(_improbable(seen, text.expand(len(labels), -1), labels).argmin())
 
 
-def _improbable(seen: Observation, texts: Tensor, label: int) -> Tensor:
-    """Of texts (N, T), by the whole gradient: (N,)."""
-    return Identify().distances(seen, images_of(texts)[None], torch.tensor([label]))[0]
+def _improbable(seen: Observation, texts: Tensor, labels: Tensor) -> Tensor:
+    """Of texts (N, T) with labels (N,), by the whole gradient: (N,)."""
+    return Identify().distances(seen, images_of(texts)[None], labels[None])[0]
 
 
 def _tables(observation: Observation) -> tuple[str, str]:

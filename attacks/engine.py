@@ -166,9 +166,7 @@ def run_attack(
         progress: called with the number of victims that are done since the last call.
     """
     labels = labels_of_starts(attack, observation)
-    victims_per_chunk = max(chunk // attack.starts, 1)
-    if observation.model.evaluates_alone:
-        victims_per_chunk = min(victims_per_chunk, torch.get_num_threads() if _is_light(observation) else 1)
+    victims_per_chunk = victims_together(attack, observation, chunk)
     lean, parts, groups = without_idle_coordinates(attack, observation), [], alike(observation)
     waiting = [part for group in groups for part in group.split(victims_per_chunk)]
     while waiting:
@@ -196,6 +194,14 @@ def run_attack(
     return Reconstruction(**{name: getattr(chosen, name)[order] for name in starts})
 
 
+def victims_together(attack: Attack, observation: Observation, chunk: int) -> int:
+    """How many victims are attacked together where ``chunk`` rows (victims times restarts) may be."""
+    most = max(chunk // attack.starts, 1)
+    if observation.model.evaluates_alone:
+        most = min(most, torch.get_num_threads() if _is_light(observation) else 1)
+    return min(most, observation.rows)
+
+
 def _tell_less(victims: int, observation: Observation) -> None:
     log.warning("harness: memory ended; the attack goes on with %d victims at a time", victims)
     if observation.target.device.type == "cuda":
@@ -207,9 +213,13 @@ def _is_light(observation: Observation) -> bool:
     return values < _WORTH_SHARING and observation.target.device.type == "cpu"
 
 
+#: Victims of whom the memory is measured, at most.
+MEASURED = 2
+
+
 def memory_of_row(attack: Attack, observation: Observation) -> float:
     """Bytes that a row (a start of a victim) takes while it is attacked, measured on a victim or two."""
-    few = torch.arange(min(2, observation.rows))
+    few = torch.arange(min(MEASURED, observation.rows))
     seen = observation.take(few.to(observation.target.device))
     labels = labels_of_starts(attack, seen)
 

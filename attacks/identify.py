@@ -43,18 +43,21 @@ class Identify(Identifier):
     several: ClassVar[bool] = True
 
     def distances(self, observation: Observation, candidates: Tensor, labels: Tensor, chunk: int = 128) -> Tensor:
+        """See :meth:`Identifier.distances`. Of one example, ``labels`` may also be of each candidate (R, C)."""
         if observation.examples > 1:
             return _among_several(observation, candidates, labels, chunk)
+        rows, count = candidates.shape[:2]
+        labels = labels[:, None].expand(-1, count) if labels.dim() == 1 else labels
         if observation.model.evaluates_alone:
             return _row_by_row(observation, candidates, labels)
-        rows, count = candidates.shape[:2]
         pairs, parts = torch.arange(rows * count), []
         for part in pairs.split(max(chunk, 2)):
             # A single row takes other kernels on the CPU than the same among many.
             row, column = (part.repeat(2) if len(part) == 1 else part).div(count, rounding_mode="floor"), part % count
             seen = observation.take(row.to(observation.target.device))
             images = candidates[row.to(candidates.device), column.to(candidates.device)]
-            parts.append(_improbability(seen, images, labels[row.to(labels.device)])[: len(part)].cpu())
+            own = labels[row.to(labels.device), column.to(labels.device)]
+            parts.append(_improbability(seen, images, own)[: len(part)].cpu())
         return torch.cat(parts).reshape(rows, count)
 
     def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
@@ -72,20 +75,21 @@ _GROUPS = 4
 
 
 def _row_by_row(observation: Observation, candidates: Tensor, labels: Tensor) -> Tensor:
-    """Distances (R, C) where rows are evaluated one after another: candidates of one row share its weights."""
+    """Distances (R, C) of candidates with labels (R, C), where rows are evaluated one after another: those of one row
+    share its weights."""
     model, plain, strong = observation.model, _is_plain(observation), _is_strong(observation)
     told = torch.empty(candidates.shape[:2], dtype=torch.float64)
 
     def given(row: int, places: Tensor) -> tuple[Tensor, Tensor]:
         images = candidates[row, places.to(candidates.device)].to(observation.target)
-        return images, labels[row].to(images.device).expand(len(images))
+        return images, labels[row, places.to(labels.device)].to(images.device)
 
     def by_gradients(row: int, images: Tensor, own: Tensor) -> Tensor:
         if plain:
             return _by_tensor(observation, row, images, own, strong)
         # A single row takes other kernels on the CPU than the same among many.
-        pair = images.repeat(2, *[1] * (images.dim() - 1)) if len(images) == 1 else images
-        made = _improbability(observation.repeated(row, len(pair)), pair, own[:1].expand(len(pair)))
+        twice = torch.arange(max(2, len(images)), device=images.device) % len(images)
+        made = _improbability(observation.repeated(row, len(twice)), images[twice], own[twice])
         return made[: len(images)].cpu()
 
     def by_products(row: int, images: Tensor, own: Tensor) -> Tensor:
@@ -100,7 +104,8 @@ def _row_by_row(observation: Observation, candidates: Tensor, labels: Tensor) ->
             told[row, places] = distances
 
     orders = [_by_length(own) if model.vocabulary else torch.arange(len(own)) for own in candidates]
-    many = candidates.shape[1] >= model.group
+    # Where products alone tell them, even two take less time than their gradients.
+    many = candidates.shape[1] >= (2 if strong else model.group)
     if not plain or not many or not model.tells_products(observation.weights[0], *given(0, orders[0][: model.group])):
         tell(orders, by_gradients, model.group)
         return told

@@ -22,6 +22,7 @@ from harness.attacks.token_layers import (
     most_tokens,
     nearest,
     outside,
+    rank_of,
     read_before,
     readings,
     require_one,
@@ -70,8 +71,8 @@ class Span(ClosedForm):
         layers, parts = layers_of(observation.model), observation.model.layout.split(observation.target)
         if not layers:
             layer = token_layer(observation.model, "span")
-            spaces = side_by_side(row_space, list(parts[layer.weight]), observation.target.device.type == "cpu")
-            rank = torch.tensor([len(space) for space in spaces])
+            ranks = side_by_side(rank_of, list(parts[layer.weight]), observation.target.device.type == "cpu")
+            rank = torch.tensor(ranks)
             return {"width": torch.full_like(rank, layer.width), "rank": rank}
         most = [
             most_tokens(readings(layers, {one.weight: parts[one.weight][row] for one in layers}))

@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Real
 from typing import Literal, Protocol, get_args
 
@@ -393,6 +394,10 @@ class Observation:
         """Return the observation with only what an attacker of that tier knows."""
         if tier != "plain":
             return self if self.trained is None else replace(self, weights=self.trained, trained=None)
+        return self._plain
+
+    @cached_property
+    def _plain(self) -> "Observation":
         return replace(
             self, noise=None, carrying=None, cut=None, prior=None, simulation=None, coding=None, disguises=(),
             trained=None,
@@ -405,11 +410,15 @@ class Observation:
 
     def fingerprint(self) -> str:
         """A hash of everything an attack can see; equal observations have equal fingerprints."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         digest = hashlib.sha256()
         for tensor in (self.weights, self.target, self.labels, self.correction, *self.model.plain_module.buffers()):
             if tensor is not None:
                 for row in tensor.detach().cpu() if tensor.dim() > 1 else [tensor.detach().cpu()]:  # one copy at a time
-                    digest.update(row.contiguous().numpy().tobytes())
+                    digest.update(row.contiguous().flatten().numpy())
         facts = (
             self.model.name, self.model.image_shape, self.model.classes, self.examples, self.keys,
             self.learning_rate, self.local_steps, self.update_model, self.clipping, self.labels is None, self.sparse,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks import ATTACKS, Attack, Reconstruction, reconstructing, run_attack, run_reference
-from harness.attacks.engine import REASONS, memory_of_row
+from harness.attacks.engine import MEASURED, REASONS, memory_of_row, victims_together
 from harness.attacks.pooled import pooled
 from harness.base.devices import fitting, is_small, threads_of
 from harness.base.progress import progress
@@ -128,10 +128,10 @@ def _attacked(
 
 def at_once(attack: Attack, observation: Observation, chunk: int, settings: CellSettings) -> int:
     """How many rows to attack together: ``chunk``, or as many as fit into memory."""
-    rows, model = observation.rows * attack.starts, observation.model
-    pixels = observation.examples * math.prod(model.image_shape)
-    asked = min(chunk, rows)
-    if is_small(asked, model.layout.total, pixels, settings.device):
+    model, victims = observation.model, victims_together(attack, observation, chunk)
+    pixels, asked = observation.examples * math.prod(model.image_shape), victims * attack.starts
+    # To measure as many as are attacked together takes as much memory as the attack, and often as long.
+    if victims <= MEASURED or is_small(asked, model.layout.total, pixels, settings.device):
         return chunk
     what = f"{settings.attack} on {settings.model}, victims" + (" and starts" if attack.starts > 1 else "")
     fits = fitting(asked, memory_of_row(attack, observation), what, settings.device)

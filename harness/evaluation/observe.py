@@ -99,8 +99,9 @@ def _chosen(public: Dataset, settings: CellSettings) -> Tensor:
     return torch.stack([torch.randperm(total, generator=random)[:each] for _ in range(min(total, MOST_SIMULATED))])
 
 
-# A cell, its control's size and its noise-free one; other attacks on them come soon after.
-_SCENES = 3
+# A cell, its control's size, that without noise and with more of it, and one without a defense; other attacks on them
+# come soon after.
+_SCENES = 5
 # Of a message's length: rounding may turn a coordinate over, for which another client is not needed.
 _MIXED = 0.1
 
