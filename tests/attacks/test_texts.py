@@ -16,7 +16,7 @@ from harness.attacks.identify import Identify
 from harness.attacks.residual import improbability
 from harness.attacks.sentences import FirstAttention, first_attention
 from harness.attacks.span import Span, told
-from harness.attacks.token_layers import candidates_at, outside, read_before, row_space, token_layer
+from harness.attacks.token_layers import candidates_at, outside, rank_of, read_before, row_space, token_layer
 from harness.attacks.token_rows import TokenRows, ordered
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout, clip, group_products
@@ -132,7 +132,8 @@ def test_the_span_holds_the_tokens_that_were_used_and_no_others(model: RowModel,
     gradient = model.layout.split(observation.target)[layer.weight][0]
     length = int((tokens != PAD).sum())
     basis = row_space(gradient)
-    assert len(basis) == length == int(torch.linalg.matrix_rank(gradient.double(), rtol=1e-6))
+    assert rank_of(gradient) == len(basis) == length == int(torch.linalg.matrix_rank(gradient.double(), rtol=1e-6))
+    assert rank_of(0 * gradient) == len(row_space(0 * gradient)) == rank_of(torch.nan * gradient) == 0
     off = outside(candidates_at(model, layer.prefix, observation.weights[0]), basis)
     there = torch.zeros(off.shape, dtype=torch.bool)
     there[tokens[0, 0, :length], torch.arange(length)] = True
@@ -395,4 +396,10 @@ def test_identify_compares_texts_as_one_by_one(
         gradients = clip(gradients, clipping.bound or 0, model.layout.groups(clipping.grouping))
     wanted = torch.stack([improbability(read, gradients[:, place]) for place in range(len(texts))], 1)
     # Of large numbers that nearly cancel, single precision leaves a thousandth.
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=max(1e-3, 1e-5 * float(wanted.max() - wanted.min())))
+    near = {"rtol": 1e-5, "atol": max(1e-3, 1e-5 * float(wanted.max() - wanted.min()))}
+    torch.testing.assert_close(found, wanted, **near)
+    # A text under each topic, as attack decode asks; a single candidate is told by its gradient.
+    topics = torch.arange(6).expand(2, -1)
+    found = Identify().distances(read, texts[:1].expand(2, 6, *texts.shape[1:]), topics)
+    alone = [Identify().distances(read, texts[:1].expand(2, *texts[:1].shape), topic) for topic in topics.T]
+    torch.testing.assert_close(found, torch.cat(alone, 1), **near)

@@ -15,7 +15,8 @@ from harness.base import devices as memory
 from harness.base import limits
 from harness.base.devices import fitting, is_small, peak_of
 from harness.base.vectors import filled
-from harness.evaluation import Run, evaluate
+from harness.evaluation import Run, attacking, evaluate
+from harness.evaluation.attacking import at_once
 from harness.evaluation.observe import Stage
 from harness.experiment import CellSettings, cell_settings
 from harness.results import RunFolder
@@ -122,6 +123,17 @@ def test_a_row_takes_its_weights_target_and_gradient_at_least() -> None:
     assert 3 * own < each < 40 * own
     double = memory_of_row(reconstructing(cell(attack_args={"restarts": 2}).build_attack()), seen)
     assert each / 1.5 < double < each * 1.5  # of each start
+
+
+def test_two_victims_are_attacked_without_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[object] = []
+    monkeypatch.setattr(attacking, "memory_of_row", lambda *given: measured.append(given) or 1.0)
+    monkeypatch.setattr(attacking, "is_small", lambda *_: False)
+    settings = cell()
+    seen, attack = Stage(Path("no data root"), 64).set(settings).observation, reconstructing(settings.build_attack())
+    for victims in (2, 3):
+        assert at_once(attack, seen.take(torch.arange(victims)), 64, settings) == 64
+        assert len(measured) == victims - 2
 
 
 def test_more_victims_than_any_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
