@@ -100,8 +100,8 @@ def _chosen(public: Dataset, settings: CellSettings) -> Tensor:
 
 
 # A cell, its control's size, that without noise and with more of it, and one without a defense; other attacks on them
-# come soon after.
-_SCENES = 5
+# come soon after. Three of them where so many times the last one's size is not free.
+_SCENES, _FEW, _SPARE = 5, 3, 4.0
 # Of a message's length: rounding may turn a coordinate over, for which another client is not needed.
 _MIXED = 0.1
 
@@ -243,7 +243,9 @@ class Stage:
         place = self.place_of(settings)
         scene = self._scenes.pop((place, settings.victims), None) or self._first(place, settings)
         scene = scene or self._fresh(settings)
-        while len(self._scenes) >= _SCENES:
+        size = 2.0 * scene.observation.weights.numel() * scene.observation.weights.element_size()
+        most = _SCENES if has_room(_SPARE * size, settings.device) else _FEW
+        while len(self._scenes) >= most:
             del self._scenes[next(iter(self._scenes))]
         self._scenes[place, settings.victims] = scene
         return scene
