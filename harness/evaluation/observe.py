@@ -101,7 +101,7 @@ def _chosen(public: Dataset, settings: CellSettings) -> Tensor:
 
 # A cell, its control's size, that without noise and with more of it, and one without a defense; other attacks on them
 # come soon after. Three of them where so many times the last one's size is not free.
-_SCENES, _FEW, _SPARE = 5, 3, 4.0
+_SCENES, _FEW, _SPARE = 5, 3, 8.0
 # Of a message's length: rounding may turn a coordinate over, for which another client is not needed.
 _MIXED = 0.1
 
