@@ -418,7 +418,7 @@ class Observation:
         for tensor in (self.weights, self.target, self.labels, self.correction, *self.model.plain_module.buffers()):
             if tensor is not None:
                 for row in tensor.detach().cpu() if tensor.dim() > 1 else [tensor.detach().cpu()]:  # one copy at a time
-                    digest.update(row.contiguous().flatten().numpy())
+                    digest.update(row.contiguous().flatten().numpy().data)
         facts = (
             self.model.name, self.model.image_shape, self.model.classes, self.examples, self.keys,
             self.learning_rate, self.local_steps, self.update_model, self.clipping, self.labels is None, self.sparse,
