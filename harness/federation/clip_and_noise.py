@@ -96,7 +96,8 @@ class AnyClip(Operation):
         return self.said or f"clipped per {self.grouping} to {self.symbol}={self.bound:g}"
 
     def statements(self, facts: PrivacyFacts) -> list[Statement] | None:
-        return states_nothing("clipping without noise gives no epsilon", self.unit)
+        protected = "client" if self.unit == "update" else "example"
+        return states_nothing("clipping without noise gives no epsilon", protected)
 
 
 @dataclass(frozen=True)
