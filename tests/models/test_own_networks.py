@@ -152,6 +152,11 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         r"two forward passes.*differ; turn off the noise that its forward\(\) draws$",
     ),
     "counts": (changing(lambda module, images: images * module.calls.add_(1)), "changes its buffers"),
+    "more classes than the data": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 9)),
+        "one logit per class, or give data in which its last class, label 8, occurs$",
+    ),
+    "fewer classes": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), "return one logit per class$"),
     "overwrites": (changing(lambda _, images: images.sub_(0.5)), r"changes its input in place.*x\.clone"),
     "a number": (
         changing(lambda module, images: images * module.head.bias.max().item()),
