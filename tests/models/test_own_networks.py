@@ -207,6 +207,11 @@ def test_every_gradient_is_the_modules_own(name: str, rows: int, module: types.M
     assert twice.abs().max() > 0
 
 
+def test_data_of_one_class_are_refused() -> None:
+    with pytest.raises(UsageError, match="one class only; give two classes"):
+        RowModel("mlp", SHAPE, 1)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_no_client_could_train_like_this_is_refused(name: str, module: types.ModuleType) -> None:
     factory, message = REFUSED[name]
