@@ -120,6 +120,12 @@ def test_wrong(seen: Observation, told: str) -> None:
         require_declared("mine", "T2.step", QUIET, seen)
 
 
+def test_unknown_noise_that_is_none_is_told() -> None:
+    """A hundred times of it would hide nothing, and a control would make the run invalid."""
+    with pytest.raises(WrongDeclaration, match=r"'mine' adds no noise .T1.out., and .* \(Custom: adds=None\)"):
+        require_declared("mine", "T1.out", QUIET, noisy(0.0, Noise("unknown", None)))
+
+
 def test_a_level_that_differs_from_row_to_row() -> None:
     """By 5%: no row is off by more than a tenth, and all together tell."""
     quiet = undefended(*digits(24))
