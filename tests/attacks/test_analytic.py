@@ -106,5 +106,5 @@ def test_what_an_author_s_closed_form_gives_is_told(given: Any) -> None:
         def solved(self, observation: Observation) -> Tensor:
             return given
 
-    with pytest.raises(UsageError, match=r"solved\(\) gives a .*; let it give a tensor \(2, 64\), rows of all"):
+    with pytest.raises(UsageError, match=r"solved\(\) gives a .*; let it give a tensor \(2, 64\), of rows of all"):
         Own().start(undefended(*digits(2)), [(0,), (1,)])
