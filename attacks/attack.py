@@ -377,7 +377,13 @@ class ClosedForm(Attack):
 
     def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
         require_gradients(observation)
-        return self.solved(observation).nan_to_num(0.0, 0.0, 0.0)
+        found: object = self.solved(observation)
+        wanted = len(observation.target), pixel_count(observation)
+        if not isinstance(found, Tensor) or tuple(found.shape) != wanted:
+            raise UsageError(
+                f"solved() gives {_described(found)}; let it give a tensor {wanted}, of rows of all pixels"
+            )
+        return found.nan_to_num(0.0, 0.0, 0.0)
 
     def labels_of_starts(self, observation: Observation) -> Tensor | None:
         """The same, but not worked out at length where the attack is impossible."""

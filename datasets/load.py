@@ -33,7 +33,7 @@ from harness.datasets.own_table import (
     odd_character,
     read_columns,
 )
-from harness.datasets.record import Dataset, build_dataset, class_numbers
+from harness.datasets.record import Dataset, build_dataset, class_numbers, require_dataset
 
 # A user's own data: an .npz file with the arrays `images` and `labels`.
 
@@ -180,7 +180,10 @@ def _whole(name: str, root: Path, words: Words | None, places: int | None) -> Da
         return load_own_table(path) if is_table(path) else load_own_texts(path, words, places)
     if name.endswith(IMAGE_ENDING):
         return load_own(path)
-    return read_by(DATASETS[name](root), words, places)
+    loader = DATASETS[name]
+    made = loader(root)
+    ours = getattr(loader, "__module__", "").startswith("harness.")
+    return read_by(made if ours else require_dataset(made, name), words, places)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.base.columns import Columns, TableShape
+from harness.base.errors import UsageError
 from harness.base.limits import log
 from harness.base.words import TextShape, Words
 from harness.datasets.files import DataFile
@@ -89,6 +90,41 @@ class Dataset:
         clients = None if self.clients is None else self.clients[positions]
         texts = None if self.texts is None else tuple(self.texts[place] for place in positions.tolist())
         return replace(self, images=self.images[positions], labels=self.labels[positions], clients=clients, texts=texts)
+
+
+def require_dataset(made: object, name: str) -> Dataset:
+    """What the loader of somebody's own package returned, if it is what :class:`Dataset` says.
+
+    Raises:
+        UsageError: it is something else, with how to fix it.
+    """
+    if not isinstance(made, Dataset):
+        raise UsageError(f"dataset {name!r}: its function returns {type(made).__name__}; let it return a Dataset")
+    problem = (None if made.words or made.texts else _problem_of_images(made.images)) or _problem_of_labels(made)
+    if problem:
+        raise UsageError(f"dataset {name!r} has {problem}; correct its function, or let it call build_dataset")
+    return made
+
+
+def _problem_of_labels(made: Dataset) -> str | None:
+    labels: object = made.labels
+    if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.ndim != 1 or not len(labels):
+        return "labels that are no tensor (N,) of int64"
+    if len(labels) != len(made.texts or made.images):
+        return f"{len(labels)} labels for {len(made.texts or made.images)} examples"
+    if labels.min() < 0 or labels.max() >= made.num_classes:
+        return f"labels from {labels.min()} to {labels.max()}, and {made.num_classes} class names from 0"
+    return None
+
+
+def _problem_of_images(images: object) -> str | None:
+    if not isinstance(images, Tensor) or images.dtype != torch.float32 or images.ndim != 4 or images.requires_grad:
+        return "images that are no tensor (N, C, H, W) of float32 without a gradient"
+    if images.shape[1] not in (1, 3):
+        return f"images of {images.shape[1]} channels, and 1 or 3 come first"
+    if not images.isfinite().all() or images.min() < 0 or images.max() > 1:
+        return f"image values from {images.min():g} to {images.max():g}, and [0, 1] is taken"
+    return None
 
 
 def build_dataset(

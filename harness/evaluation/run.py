@@ -49,6 +49,10 @@ from harness.scoring.derived import findings, version_of
 from harness.scoring.summarise import settles, summarise
 from harness.scoring.verdict import fault_of
 
+# What rounding may leave between two ways to compute one gradient, as a share of it.
+_UNMOVED = 1e-3
+_UNPLAYED = "does not know what the defense's research code does to the numbers, other than noise"
+
 
 class Run:
     """Everything the cells of a run share: data, the output folder, and what is already done.
@@ -186,6 +190,8 @@ class Run:
         else:
             verdict = scored.scores.verdict(checks)
             cell = cell_result(scored, key, control, checks, verdict)
+            if control is None and (flags := self._unplayed(settings, cell)):
+                cell = cell.model_copy(update={"flags": [*cell.flags, *flags]})
             if control is None and settings.suite and needs_labels(cell):
                 told = self.cell(settings.model_copy(update={"labels": "known"}))
                 cell = cell.model_copy(update={"told": told.cell.key})
@@ -277,6 +283,22 @@ class Run:
                 return  # such as clients of whom each takes so many steps
             require_declared(settings.defense, settings.tap, clean, noisy)
         self._declared.add(place)
+
+    def _unplayed(self, settings: CellSettings, cell: CellResult) -> list[str]:
+        """Why an attacker that knows the defense does not, and finds nothing: no attacker plays research code that does
+        more than to add noise, and says of nothing else what it is."""
+        found = cell.verdict == "leaks" or (cell.identified is not None and cell.identified.identifies)
+        bare = positive_control(settings)
+        measured = self.stage.plays and settings.build_defense().measured
+        if cell.tier == "plain" or found or not measured or bare.tap != settings.tap:
+            return []
+        clean, bare_seen = (
+            self.stage.set(one).observation for one in (smaller(settings, noise_scale=0.0, **ONE_LOOK), bare)
+        )
+        if clean.clipping is not None or clean.sparse or clean.coding is not None:
+            return []
+        moved = (clean.target - bare_seen.target).norm() > _UNMOVED * bare_seen.target.norm()
+        return [_UNPLAYED] if moved else []
 
     def _positive(self, scored: Scored) -> Control:
         settings = scored.settings

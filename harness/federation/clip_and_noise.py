@@ -6,7 +6,7 @@ A clip knows its bound, and noise the clip that it goes by: what they cost toget
 import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -16,7 +16,14 @@ from harness.base.errors import UsageError
 from harness.base.vectors import Grouping, Layout, clip, noise_deviation
 from harness.federation.context import RoundContext, State
 from harness.federation.memory import Remembered
-from harness.federation.operations import OF_EXAMPLES, UPDATES, Operation, StepState, states_nothing
+from harness.federation.operations import (
+    OF_EXAMPLES,
+    UPDATES,
+    Operation,
+    StepState,
+    require_one_of,
+    states_nothing,
+)
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Point
 from harness.observation import Chosen, Clipping, Law, Noise
@@ -49,6 +56,7 @@ class AnyClip(Operation):
         super().__post_init__()
         if not self.bound > 0:
             raise UsageError(f"{self.title} to {self.bound!r}: a bound is greater than 0")
+        require_one_of(self, "grouping", self.grouping, get_args(Grouping))
 
     @property
     def only_adds(self) -> bool:
@@ -88,7 +96,8 @@ class AnyClip(Operation):
         return self.said or f"clipped per {self.grouping} to {self.symbol}={self.bound:g}"
 
     def statements(self, facts: PrivacyFacts) -> list[Statement] | None:
-        return states_nothing("clipping without noise gives no epsilon", self.unit)
+        protected = "client" if self.unit == "update" else "example"
+        return states_nothing("clipping without noise gives no epsilon", protected)
 
 
 @dataclass(frozen=True)
@@ -379,6 +388,12 @@ class KeepLargest(Operation):
     error_feedback: bool = False
 
     points = (Point.MESSAGE,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.lost <= 1:
+            raise UsageError(f"{self.title} loses a share of {self.lost!r}; give a number from 0 to 1")
+        require_one_of(self, "grouping", self.grouping, get_args(Grouping))
 
     def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
         if self.error_feedback:

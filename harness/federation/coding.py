@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -11,13 +12,15 @@ from harness.base.errors import UsageError
 from harness.base.vectors import Layout
 from harness.federation.context import RoundContext
 from harness.federation.memory import Remembered
-from harness.federation.operations import Operation, states_nothing
+from harness.federation.operations import Operation, require_one_of, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Point
 from harness.observation import Chosen
 from harness.privacy import Statement
 
 _DETERMINISTIC = "a deterministic function of the data has no epsilon"
+# Of integers; with more, single precision has no room for them.
+_FEWEST_BITS, _MOST_BITS = 2, 24
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,12 @@ class Quantise(Operation):
     bits: int = 8
 
     points = (Point.MESSAGE,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_one_of(self, "kind", self.kind, get_args(Kind))
+        if not _FEWEST_BITS <= self.bits <= _MOST_BITS:
+            raise UsageError(f"{self.title} has bits={self.bits!r}; give {_FEWEST_BITS} to {_MOST_BITS}")
 
     def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
         return self.coding.of(rows, context.layout.sizes)
@@ -74,6 +83,11 @@ class RoundByChance(Operation):
 
     points = (Point.MESSAGE,)
     noises = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps < 1:
+            raise UsageError(f"{self.title} has steps={self.steps!r}; give at least 1")
 
     def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
         chances, made, start = context.uniform("rounding", rows), [], 0

@@ -46,6 +46,11 @@ def require_declared(defense: str, tap: str, quiet: Observation, noisy: Observat
     if declared is None:
         if added.any():
             problem = "adds noise of which it declares nothing there"
+    elif declared.law == "unknown" and declared.deviation is None and not added.any():
+        raise WrongDeclaration(
+            f"defense {defense!r} adds no noise ({tap}), and its noise counts as unknown; let the operation say that "
+            "there is none (Custom: adds=None)"
+        )
     elif (known := _level(declared, quiet, noisy)) is not None:
         least, level = _ROUNDING * quiet.target.square().mean().sqrt(), known.to(added).expand_as(added)
         problem = _none(added, level, least) or (_off(added, level, least, quiet, noisy) if whole else None)

@@ -9,7 +9,7 @@ Reading: jax-privacy and pfl-research, whose clips and mechanisms carry their bo
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import ClassVar, cast
+from typing import ClassVar, cast, get_args
 
 from torch import Tensor
 
@@ -153,7 +153,9 @@ class Operation:
     def __post_init__(self) -> None:
         if self.at is None:
             object.__setattr__(self, "at", self._usual())
-        if self.at not in self.points:
+        if self.at in self.points:
+            object.__setattr__(self, "at", Point(self.at))  # its name is taken too
+        else:
             where = " or ".join(f"Point.{point.name}" for point in self.points)
             raise UsageError(f"{type(self).__name__} cannot act at {self.at!s}; let it act at {where}")
 
@@ -331,6 +333,11 @@ class Custom(Operation):
 
     clips = noises = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cuts is not None:
+            require_one_of(self, "cuts", self.cuts[1], get_args(Grouping))
+
     def on_step(self, state: StepState, context: RoundContext) -> None:
         if self.at is Point.EXAMPLES:
             state.change(self._called(state.gradients(), context))
@@ -409,6 +416,12 @@ class Custom(Operation):
 
     def statements(self, facts: PrivacyFacts) -> list[Statement] | None:
         return states_nothing(f"no theorem here covers {self.title}")
+
+
+def require_one_of(one: Operation, setting: str, found: object, known: Sequence[str]) -> None:
+    """Raises UsageError: a setting of an operation has another value than the known ones."""
+    if found not in known:
+        raise UsageError(f"{one.title} has {setting}={found!r}; write {' or '.join(map(repr, known))}")
 
 
 def require_alike(one: Operation, made: object, like: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import binom
 
 from harness.base.errors import UsageError
 from harness.judging.capture import Capture
@@ -38,6 +39,8 @@ from harness.scoring.success import clopper_pearson
 
 # A difference of the two groups without the model is shown at this level.
 _APART = 0.999
+# Of labels that are told as well by chance, at most.
+_BY_CHANCE = 0.01
 
 
 class Score(NamedTuple):
@@ -87,7 +90,8 @@ class Membership:
     """How well members of a training are told from its final model, and from those of earlier rounds.
 
     Attributes:
-        accuracy: on members and non-members. reference_accuracy: of reference models, on their own half and the other.
+        accuracy: on members and non-members. most_frequent: share of the members' most frequent label.
+            reference_accuracy: of reference models, on their own half and the other.
         passes: of each reference model over its half. unfitted: how many fit it less well than the model its members.
         weight: RMIA's a.
         scores: RMIA, LiRA, and the loss alone.
@@ -101,6 +105,7 @@ class Membership:
     source: str
     counts: tuple[int, int]
     accuracy: tuple[float, float]
+    most_frequent: float
     reference_accuracy: tuple[float, float]
     passes: tuple[int, ...]
     unfitted: int
@@ -124,6 +129,21 @@ class Membership:
             "models that saw no member); draw both from the same data"
         )
 
+    @property
+    def doubt(self) -> str | None:
+        """Why the examples may not be as the model takes them; None where it tells their labels better than by chance.
+
+        Of other images, or of labels that are numbered otherwise, no score tells who was in the training.
+        """
+        right = round(self.accuracy[0] * self.counts[0])
+        if binom.sf(right - 1, self.counts[0], self.most_frequent) <= _BY_CHANCE:
+            return None
+        return (
+            f"the model is right on {self.accuracy[0]:.1%} of its members, of whom {self.most_frequent:.1%} have one "
+            "label: it learned nothing of them, or they are not as it takes them; check how images are scaled "
+            "(--model NAME+normalised(mean|deviation)) and how labels are numbered"
+        )
+
     def lines(self) -> list[str]:
         """In words."""
         (members, others), (own, other), (found, low, high) = self.accuracy, self.reference_accuracy, self.without
@@ -132,6 +152,7 @@ class Membership:
             f"membership: {self.counts[0]} members, {self.counts[1]} non-members, weights of {self.source}",
             f"accuracy: {members:.1%} on members, {others:.1%} on non-members, a gap of {100 * (members - others):.1f} "
             "points",
+            *([self.doubt] if self.doubt else []),
             *(_in_words(one) for one in self.scores),
             *([f"over {len(self.rounds.sources)} rounds: {', '.join(self.rounds.sources)}"] if self.rounds else []),
             *(one.said for one in (self.rounds.gains if self.rounds else ())),
@@ -147,7 +168,7 @@ class Membership:
         found = asdict(replace(self, members=(), others=()))
         for name in ("members", "others"):
             found[name] = [one._asdict() for one in getattr(self, name)]
-        return {"valid": self.problem is None, "problem": self.problem} | found
+        return {"valid": self.problem is None, "problem": self.problem, "doubt": self.doubt} | found
 
 
 def _in_words(one: Told) -> str:
@@ -176,7 +197,8 @@ def judge_members(
     Raises:
         UsageError: the sides do not fit the models, or their numbers are not finite.
     """
-    return _judged(finals, signals_of(finals, sides, references, seed, device))
+    most_frequent = float(sides.members.labels.bincount().max()) / sides.count
+    return _judged(finals, signals_of(finals, sides, references, seed, device), most_frequent)
 
 
 class _Scored(NamedTuple):
@@ -195,7 +217,7 @@ def _scored(signals: Signals) -> _Scored:
     return _Scored(weight, scores | {"loss alone": own}, alone)
 
 
-def _judged(finals: Sequence[Final], found: Sequence[Signals]) -> Membership:
+def _judged(finals: Sequence[Final], found: Sequence[Signals], most_frequent: float) -> Membership:
     signals, final, rounds = found[-1], finals[-1], [_scored(one) for one in found]
     last, count = rounds[-1], signals.count
     seen, hits, ratio = signals.seen, signals.hits[:, count:], last.scores["RMIA"]
@@ -204,6 +226,7 @@ def _judged(finals: Sequence[Final], found: Sequence[Signals]) -> Membership:
     return Membership(
         model=final.name, source=final.source, counts=(count, len(ratio) - count),
         accuracy=(float(signals.right[:count].mean()), float(signals.right[count:].mean())),
+        most_frequent=most_frequent,
         reference_accuracy=(float(hits[seen].mean()), float(hits[~seen].mean())), passes=signals.passes,
         unfitted=signals.unfitted, weight=last.weight,
         scores=tuple(told(name, values[:count], values[count:]) for name, values in last.scores.items()),

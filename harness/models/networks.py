@@ -220,13 +220,18 @@ def _registered(name: str) -> Factory:
         raise
 
 
+_FEWEST_CLASSES = 2
+
+
 def build_module(name: str, image_shape: ImageShape, classes: int, seed: int) -> nn.Module:
     """A freshly initialised module, a pure function of its arguments; PyTorch's global random state is left alone.
 
     Raises:
         UsageError: see :func:`find_factory`; also a factory that does not return a module, or one whose behaviour
-            depends on random layers.
+            depends on random layers; or a single class.
     """
+    if classes < _FEWEST_CLASSES:
+        raise UsageError("the data have one class only; give two classes: a network that tells one learns nothing")
     factory, (_, changes) = find_factory(name), split_name(name)
     own = ":" in name and not name.startswith(PREFIX)
     texts = image_shape if own and isinstance(image_shape, TextShape) else None

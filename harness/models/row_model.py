@@ -468,8 +468,11 @@ def _logits(name: str, module: nn.Module, images: Tensor, classes: int) -> Tenso
         raise UsageError(f"model {name!r} fails on {what} {size}: {in_one_line(error)}; {mend}") from error
     shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
     if shape != (len(images), classes):
+        more = isinstance(logits, Tensor) and logits.shape[:-1] == images.shape[:1] and logits.shape[-1] > classes
+        last = f", or give data in which its last class, label {logits.shape[-1] - 1}, occurs" if more else ""
         raise UsageError(
             f"model {name!r} gives {shape} for {len(images)} {what} of {classes} classes; return one logit per class"
+            f"{last}"
         )
     return logits
 

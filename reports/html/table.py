@@ -121,7 +121,7 @@ def condensed(table: Table) -> Table:
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 # A number as tables print it; and such a number with its interval.
 NUMBER = r"[<>]?(-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?)(%?)"
-_WITH_INTERVAL = re.compile(rf"{NUMBER} \[(-?[\d.]+)-(-?[\d.]+)\]")
+_WITH_INTERVAL = re.compile(rf"\+?{NUMBER} \[([+-]?[\d.]+)(?:-|, )([+-]?[\d.]+)\]")
 # Words for one number, and not for several, as of rows that were folded.
 _ONE_NUMBER = re.compile(r"(at most )?[<>-]?[.\d][^,]*(, too large to .*)?$")
 #: What stands in a table where there is nothing to say; the field of a CSV file is empty there.
@@ -205,7 +205,8 @@ def _with_intervals(table: Table) -> Table:
 def _split(value: Value, found: re.Match[str] | None) -> tuple[Value, Value, Value]:
     if found is None:
         return Value(""), Value(""), Value("")
-    number, percent, low, high = found.groups()
+    number, percent, *ends = found.groups()
+    low, high = (end.removeprefix("+") for end in ends)
     order = value.order if isinstance(value.order, int | float) else as_number(number, percent)
     return Value(number, order), Value(low, as_number(low, percent)), Value(high, as_number(high, percent))
 

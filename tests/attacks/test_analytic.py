@@ -11,9 +11,11 @@ from torch import Tensor
 
 from harness.attacks import run_attack
 from harness.attacks.analytic import Analytic, closed_form
+from harness.attacks.attack import ClosedForm
 from harness.base.errors import UsageError
 from harness.datasets import load_dataset
 from harness.observation import Clipping, Observation
+from harness.testing.attacks import digits, undefended
 
 Observe = Callable[..., Observation]
 
@@ -96,3 +98,13 @@ def test_it_says_what_it_needs(model: str, facts: dict[str, Any], message: str, 
     images, labels = torch.rand(2, examples, 1, 12, 12), torch.zeros(2, examples, dtype=torch.long)
     with pytest.raises(UsageError, match=message):
         run_attack(Analytic(label_rule="auto" if model != "cnn" else "row_sum"), observe(images, labels, 10, model))
+
+
+@pytest.mark.parametrize("given", [torch.zeros(2, 1, 8, 8), torch.zeros(2, 5), torch.zeros(2, 64).numpy(), None])
+def test_what_an_author_s_closed_form_gives_is_told(given: Any) -> None:
+    class Own(ClosedForm):
+        def solved(self, observation: Observation) -> Tensor:
+            return given
+
+    with pytest.raises(UsageError, match=r"solved\(\) gives a .*; let it give a tensor \(2, 64\), of rows of all"):
+        Own().start(undefended(*digits(2)), [(0,), (1,)])

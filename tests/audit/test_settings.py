@@ -8,6 +8,7 @@ import pytest
 from harness.audit import AuditResult, audit_settings
 from harness.audit.run import claim_of, unit_of
 from harness.base.errors import UsageError
+from harness.defenses import ClipUpdate, Cohort, Custom, Defense, GaussianNoise, Operation, validated_defense
 from harness.privacy import GaussianRelease, compose, valid_epsilon
 
 QUICK = {"canaries": 50, "others": 4, "guesses": 10}
@@ -44,6 +45,18 @@ def test_epsilon_of_what_ran(
 
 def test_noise_scale_is_not_told_to_the_statements(audited: Callable) -> None:
     assert audited("fed_cdp", noise_scale=0.5, **QUICK).epsilon == audited("fed_cdp", **QUICK).epsilon
+
+
+def test_a_clip_and_research_code_protect_clients_without_a_guarantee() -> None:
+    @validated_defense
+    class Doubled(Defense):
+        def operations(self, cohort: Cohort) -> list[Operation]:
+            return [ClipUpdate(1.0, "whole"), Custom(lambda rows, context: 2 * rows), GaussianNoise(1.0)]
+
+    settings = audit_settings(defense="none", claimed_epsilon=1.0, **QUICK)
+    unit = unit_of(Doubled(), settings)
+    claim = claim_of(Doubled(), settings, unit, settings.facts(unit, 1))
+    assert (unit, claim.statement.epsilon, claim.claimed) == ("client", None, 1.0)
 
 
 @pytest.mark.parametrize("defense", ["fed_cdp", "fed_sdp", "fed_acdp"])

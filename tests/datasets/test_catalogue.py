@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 import harness.datasets
 from harness.base.errors import UsageError
-from harness.datasets import DATASETS, cifar10, data_root, dataset_status, fetch_dataset, load_dataset, mnist
+from harness.datasets import DATASETS, Dataset, cifar10, data_root, dataset_status, fetch_dataset, load_dataset, mnist
 from harness.datasets.catalogue import _move_files
 from harness.datasets.make_samples import SAMPLES, make_samples
 from harness.datasets.samples import BUNDLED
@@ -215,3 +216,31 @@ def test_no_top_level_package_is_ours() -> None:
     command = [sys.executable, "-P", "-c", program]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert str(Path(harness.datasets.__file__).parent) not in found
+
+
+GOOD = {
+    "images": torch.zeros(20, 1, 8, 8), "labels": torch.arange(20) % 2, "class_names": ("a", "b"), "origin": "made up",
+}  # fmt: skip
+BAD: dict[str, tuple[Any, str]] = {
+    "bytes as numbers": (GOOD | {"images": torch.full((20, 1, 8, 8), 255.0)}, "values from 255 to 255, and .0, 1."),
+    "bytes": (GOOD | {"images": torch.zeros(20, 1, 8, 8, dtype=torch.uint8)}, "no tensor .N, C, H, W. of float32"),
+    "no number": (GOOD | {"images": torch.full((20, 1, 8, 8), torch.nan)}, "image values from nan to nan"),
+    "channels last": (GOOD | {"images": torch.zeros(20, 8, 8, 3)}, "images of 8 channels, and 1 or 3 come first"),
+    "labels from 1": (GOOD | {"labels": 1 + torch.arange(20) % 2}, "labels from 1 to 2, and 2 class names from 0"),
+    "labels of floats": (GOOD | {"labels": torch.zeros(20)}, "labels that are no tensor .N,. of int64"),
+    "too few labels": (GOOD | {"labels": torch.zeros(5, dtype=torch.int64)}, "5 labels for 20 examples"),
+    "nothing": (None, "its function returns NoneType; let it return a Dataset"),
+}
+
+
+@pytest.mark.parametrize(("made", "said"), [(GOOD, ""), *BAD.values()], ids=["good", *BAD])
+def test_what_a_loader_from_elsewhere_returns_is_checked(
+    made: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    DATASETS.aliases("digits")  # what is installed is looked for before this is added
+    monkeypatch.setitem(DATASETS._entries, "somebodys", lambda root: made and Dataset("somebodys", **made))
+    if not said:
+        assert len(load_dataset("somebodys", tmp_path).labels) == 20
+        return
+    with pytest.raises(UsageError, match=f"dataset 'somebodys'.* {said}"):
+        load_dataset("somebodys", tmp_path)

@@ -120,6 +120,12 @@ def test_wrong(seen: Observation, told: str) -> None:
         require_declared("mine", "T2.step", QUIET, seen)
 
 
+def test_unknown_noise_that_is_none_is_told() -> None:
+    """A hundred times of it would hide nothing, and a control would make the run invalid."""
+    with pytest.raises(WrongDeclaration, match=r"'mine' adds no noise .T1.out., and .* \(Custom: adds=None\)"):
+        require_declared("mine", "T1.out", QUIET, noisy(0.0, Noise("unknown", None)))
+
+
 def test_a_level_that_differs_from_row_to_row() -> None:
     """By 5%: no row is off by more than a tenth, and all together tell."""
     quiet = undefended(*digits(24))
@@ -230,3 +236,33 @@ def test_noise_of_several_steps_is_held_against_that_of_one(small: Any, tmp_path
     small.play([small.cell(**settings)], tmp_path / "honest")
     with pytest.raises(WrongDeclaration, match=r"adds 2 times the noise that it declares \(T1.out\)"):
         small.play([small.cell(**settings, defense_args={"said": 0.5})], tmp_path / "half")
+
+
+@pytest.mark.parametrize("code", ["turns", "adds"])
+def test_attackers_who_cannot_play_research_code_are_no_attackers_who_know_it(
+    code: str, small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fixed order of coordinates hides nothing from who knows it, and everything from all attackers here."""
+
+    def turned(rows: torch.Tensor, _: RoundContext) -> torch.Tensor:
+        return rows.flip(-1)
+
+    def noisy(rows: torch.Tensor, context: RoundContext) -> torch.Tensor:
+        return rows + 10.0 * context.gaussian("client_message", rows)
+
+    @validated_defense
+    class Own(Defense):
+        def operations(self, cohort: Cohort) -> list[Operation]:
+            if code == "turns":
+                return [Custom(turned, adds=None)]
+            return [Custom(noisy, adds=Noise("gaussian", 10.0))]
+
+    DEFENSES.aliases("none")
+    monkeypatch.setitem(DEFENSES._entries, "own", Own)
+    cells = [
+        small.cell(defense="own", tap="T1.out", attack=name, attack_args={}, prior="auto")
+        for name in ("analytic", "identify")
+    ]
+    plain, informed = (one for one in small.play(cells, tmp_path).cells if one.role == "cell")
+    told = [flag for flag in informed.flags if "research code" in flag]
+    assert (len(told), plain.flags) == (code == "turns", [])

@@ -28,11 +28,13 @@ from harness.defenses import (
     Operation,
     Point,
     PrivacyFacts,
+    Quantise,
     Remembered,
     RoundContext,
     validated_defense,
 )
 from harness.federation.client_round import train_locally
+from harness.federation.coding import RoundByChance
 from harness.federation.examples import NetworkBatch, NetworkGradients
 from harness.federation.knowledge import limit_at
 from harness.federation.taps import Tap
@@ -129,6 +131,16 @@ def test_what_order_means(operations: list[Operation], tags: list[str], bounded:
         (lambda: GaussianNoise(-1.0), "level -1.0: give it a finite number of at least 0"),
         (lambda: GaussianNoise(1.0, of=ClipUpdate(math.inf)), "an infinite clip leaves GaussianNoise without a scale"),
         (lambda: ClipUpdate(0.0), "ClipUpdate to 0.0: a bound is greater than 0"),
+        (lambda: ClipUpdate(1.0, "layers"), "ClipUpdate has grouping='layers'; write 'layer' or 'whole'"),
+        (lambda: ClipExamples(1.0, "coordinate"), "ClipExamples has grouping='coordinate'; write 'layer' or 'whole'"),
+        (lambda: KeepLargest(0.5, "tensor"), "KeepLargest has grouping='tensor'; write 'layer' or 'whole'"),
+        (lambda: Custom(same, cuts=(1.0, "flat")), "same has cuts='flat'; write 'layer' or 'whole'"),
+        (lambda: KeepLargest(90), "KeepLargest loses a share of 90; give a number from 0 to 1"),
+        (lambda: KeepLargest(math.nan), "loses a share of nan; give a number from 0 to 1"),
+        (lambda: Quantise("int4"), "Quantise has kind='int4'; write 'float16' or"),
+        (lambda: Quantise(bits=1), "Quantise has bits=1; give 2 to 24"),
+        (lambda: RoundByChance(0), "RoundByChance has steps=0; give at least 1"),
+        (lambda: ClipUpdate(1.0, at="messages"), "ClipUpdate cannot act at messages; let it act at Point.MESSAGE or"),
         (lambda: GaussianNoise(1.0, at=Point.APPLIED), "cannot act at applied; let it act at Point.MESSAGE or"),
         (lambda: ClipExamples(1.0, at=Point.MESSAGE), "cannot act at message; let it act at Point.EXAMPLES"),
         (lambda: GaussianNoise(1.0, at=Point.AGGREGATE, shared=True), "not at aggregate; leave shared out"),
@@ -140,6 +152,17 @@ def test_what_contradicts_itself_is_told_in_a_line(contradicting: Callable[[], A
     with pytest.raises(UsageError, match=words) as caught:
         contradicting()
     assert "\n" not in str(caught.value)
+
+
+def test_a_point_is_known_by_its_name_too() -> None:
+    assert ClipUpdate(1.0, at="arrival").at is Point.ARRIVAL  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "operations", [[CLIP, RESEARCH, GaussianNoise(1.0)], [EACH, GaussianNoise(1.0, at=Point.STEP)], [CLIP]]
+)
+def test_a_unit_is_a_client_or_an_example(operations: list[Operation]) -> None:
+    assert {one.unit for one in made(*operations).statements(FACTS)} <= {"client", "example", None}
 
 
 @pytest.mark.parametrize("hook", ["client_message", "noise_of", "clipping_at", "units", "statements", "fixed_noise"])

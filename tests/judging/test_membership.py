@@ -153,6 +153,23 @@ def test_rounds_are_invalid_with_members_of_other_data(tmp_path: Path) -> None:
     assert made.problem and "differ without the model" in made.problem
 
 
+def test_examples_that_are_not_as_the_model_takes_them_are_doubted(judge: Any, tmp_path: Path) -> None:
+    members, others = data(0, 120, 160)
+    torch.save(trained("mlp2", *members, 20).state_dict(), tmp_path / "final.pt")
+    asked = ("--model", "mlp2", "--weights", tmp_path / "final.pt", "--references", 4)
+    for name, changed in {
+        "as they are": lambda images, labels: (images, labels),
+        "inverted": lambda images, labels: (1 - images, labels),
+        "numbered otherwise": lambda images, labels: (images, 9 - labels),
+    }.items():
+        files = save(tmp_path, members=changed(*members), others=changed(*others))
+        code, document, _ = judge(*files, *asked)
+        _, said, _ = judge(*files, *asked, as_json=False)
+        words = " ".join(said.split())
+        told = "check how images are scaled" in words and "how labels are numbered" in words
+        assert (code, document["doubt"] is not None, told) == (0, name != "as they are", name != "as they are")
+
+
 def test_members_of_other_data_are_no_result(judge: Any, tmp_path: Path) -> None:
     """Told without the model: by models that saw none of them."""
     (images, labels), others = data(1, 150, 150)

@@ -152,6 +152,11 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         r"two forward passes.*differ; turn off the noise that its forward\(\) draws$",
     ),
     "counts": (changing(lambda module, images: images * module.calls.add_(1)), "changes its buffers"),
+    "more classes than the data": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 9)),
+        "one logit per class, or give data in which its last class, label 8, occurs$",
+    ),
+    "fewer classes": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), "return one logit per class$"),
     "overwrites": (changing(lambda _, images: images.sub_(0.5)), r"changes its input in place.*x\.clone"),
     "a number": (
         changing(lambda module, images: images * module.head.bias.max().item()),
@@ -200,6 +205,11 @@ def test_every_gradient_is_the_modules_own(name: str, rows: int, module: types.M
     pixels = images.clone().requires_grad_()
     (twice,) = torch.autograd.grad(model.gradient(weights, pixels, labels, create_graph=True).square().sum(), pixels)
     assert twice.abs().max() > 0
+
+
+def test_data_of_one_class_are_refused() -> None:
+    with pytest.raises(UsageError, match="one class only; give two classes"):
+        RowModel("mlp", SHAPE, 1)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -120,6 +120,8 @@ def test_a_formula_is_quoted(entry: str) -> None:
 
 def test_numbers_stay_numbers() -> None:
     assert formats.comma_separated(table_of("-1.5", "12%")).splitlines()[1] == "-1.5,12%"
+    gains = formats.comma_separated(table_of("+0.25 [-0.10, +0.60]", "-0.50 [-0.75, -0.25]")).splitlines()[1]
+    assert gains == "0.25,-0.1,0.6,-0.5,-0.75,-0.25"
 
 
 @pytest.mark.parametrize(
