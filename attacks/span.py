@@ -112,10 +112,12 @@ class _Candidates:
 def told(gradient: Tensor, vectors: Tensor) -> Tensor:
     """The text (T,) whose tokens' vectors lie nearest to the rows of a gradient (O, E); it ends where none is near.
 
+    Rows that span all of E, as behind noise, leave nothing outside but rounding: they tell no text.
+
     Args:
         vectors: (V, T, E), of every token at every place.
     """
     basis = row_space(gradient)
-    if not len(basis):
+    if not 0 < len(basis) < basis.shape[1]:
         return torch.full(vectors.shape[1:2], PAD)
     return nearest(outside(vectors, basis))

@@ -403,3 +403,13 @@ def test_identify_compares_texts_as_one_by_one(
     found = Identify().distances(read, texts[:1].expand(2, 6, *texts.shape[1:]), topics)
     alone = [Identify().distances(read, texts[:1].expand(2, *texts[:1].shape), topic) for topic in topics.T]
     torch.testing.assert_close(found, torch.cat(alone, 1), **near)
+
+
+def test_rows_that_span_everything_tell_no_text() -> None:
+    """Behind noise nothing lies outside of them but rounding, which is another one for each number of threads."""
+    draws = torch.Generator().manual_seed(0)
+    vectors = torch.randn(9, 5, 16, generator=draws)
+    used = vectors[torch.tensor([3, 4, 5, 6, 7]), torch.arange(5)]
+    within = torch.randn(40, 5, generator=draws) @ used
+    assert told(within, vectors).tolist() == [3, 4, 5, 6, 7]
+    assert told(within + 0.1 * torch.randn(40, 16, generator=draws), vectors).tolist() == [PAD] * 5
