@@ -84,7 +84,7 @@ def _of_csv(file: DataFile, content: bytes, only: Collection[str] | None) -> lis
         raise file.wrong("is no text in UTF-8", "save it as one") from error
     except csv.Error as error:
         raise file.wrong(f"is no CSV file ({in_one_line(error)})", GOOD_FILE) from error
-    head = rows.pop(0) if rows else []
+    head = [name.strip() for name in rows.pop(0)] if rows else []
     if len(head) == 1 and any(mark in head[0] for mark in ";\t"):
         raise file.wrong("has no comma in its head", "separate its columns by commas")
     ragged = next((place for place, row in enumerate(rows, 1) if len(row) != len(head)), None)

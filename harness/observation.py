@@ -410,10 +410,14 @@ class Observation:
 
     def fingerprint(self) -> str:
         """A hash of everything an attack can see; equal observations have equal fingerprints."""
-        return self._fingerprint
+        # Buffers are not of this observation alone, and may be changed where they are.
+        return self._hashed() if any(True for _ in self.model.plain_module.buffers()) else self._hashed_once
 
     @cached_property
-    def _fingerprint(self) -> str:
+    def _hashed_once(self) -> str:
+        return self._hashed()
+
+    def _hashed(self) -> str:
         digest = hashlib.sha256()
         for tensor in (self.weights, self.target, self.labels, self.correction, *self.model.plain_module.buffers()):
             if tensor is not None:

@@ -32,7 +32,7 @@ def test_words_are_numbered_by_how_often_they_are_used(tmp_path: Path) -> None:
 
 
 def test_labels_may_be_names_and_scripts_are_kept(tmp_path: Path) -> None:
-    data = load(tmp_path, "label,other,text\nwarm,9,Καλημέρα \U0001f600\ncold,9,你好\n")
+    data = load(tmp_path, "label, other, text\nwarm,9,Καλημέρα \U0001f600\ncold,9,你好\n")
     assert data.class_names == ("cold", "warm") and data.labels.tolist() == [1, 0]
     assert data.words is not None and not (tokens_of(data.images) == UNKNOWN).any()
     assert data.words.text(tokens_of(data.images[0]).tolist()) == "Καλημέρα \U0001f600"
