@@ -20,6 +20,7 @@ from harness.base.randomness import derive_seed
 from harness.evaluation import Run
 from harness.evaluation.played_round import Key
 from harness.experiment import CellSettings
+from harness.federation.taps import Tap
 from harness.judging.declared import Group
 from harness.judging.federation import CapturedClients, update_reading
 from harness.judging.stage import Kin, SimulatedStage
@@ -110,7 +111,7 @@ def _facts(alone: CapturedClients) -> dict[str, Any]:
         "epochs": 1, "client_examples": None,
         "defense": "none", "defense_args": {}, "suite": None, "weights_hash": alone.digest, "batch_norm": None,
         "optimizer": record.optimizer if alone.of_update else "sgd", "learning_rate": record.learning_rate,
-        "rounds_seen": 1, "same_data": "batch",
+        "rounds_seen": 1, "same_data": "batch", "tap": Tap.SENT if alone.of_update else Tap.STEP,
     }  # fmt: skip
 
 

@@ -389,9 +389,9 @@ def test_a_round_that_took_an_example_twice_is_refused(tmp_path: Path) -> None:
 COHORTS = [(0, 1), (1, 2), (2, 0), (2, 3)]
 
 
-def _summed(folder: Path, still: float = 1e-7, **changes: Any) -> list[Path]:
+def _summed(folder: Path, still: float = 1e-7, batch: int = 1, **changes: Any) -> list[Path]:
     """A capture of each client in each round; the model moves so little that a client sends nearly the same."""
-    found, images, labels = [], *digits(4, 1)
+    found, images, labels = [], *digits(4, batch)
     for number, cohort in enumerate(COHORTS):
         for client in cohort:
             network = build_module("mlp", (1, 8, 8), 10, seed=0)
@@ -405,8 +405,8 @@ def _summed(folder: Path, still: float = 1e-7, **changes: Any) -> list[Path]:
             found.append(folder / f"{number} {client}")
             facts = {name: value for name, value in facts.items() if name != "other"}
             with captured(
-                network, found[-1], model="mlp", image_shape=(1, 8, 8), classes=10, learning_rate=0.05, batch_size=1,
-                client=f"hospital {client}", first_round=0, **facts,
+                network, found[-1], model="mlp", image_shape=(1, 8, 8), classes=10, learning_rate=0.05,
+                batch_size=batch, client=f"hospital {client}", first_round=0, **facts,
             ) as capture:  # fmt: skip
                 own = torch.optim.SGD(network.parameters(), 0.05)
                 torch.nn.functional.cross_entropy(network(images[client]), labels[client]).backward()
@@ -448,6 +448,22 @@ def test_the_command_judges_what_sums_tell(tmp_path: Path, capsys: pytest.Captur
         assert cell["outcomes"]["success"] == (4 if rounds == "4" else 0)
     assert rows["4"]["victims"] == 4 and rows["4"]["options"]["same_data"] == "cohorts"
     assert (rows["2"]["verdict"], rows["4"]["verdict"]) == ("inconclusive", "leaks")
+
+
+def test_what_is_measured_beside_sums_is_of_single_clients(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The control of a batch is one client that takes one step on one example, and no sum of two such clients."""
+    named = [str(one) for one in _summed(tmp_path, batch=2)]
+    asked = ["judge", *named, "--attack", "cpl", "--prior", "digits", "--same-data", "cohorts", "--rounds-seen", "4"]
+    code = run([*asked, "--out", str(tmp_path / "o"), "--json"])
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    document = json.loads(printed.out)
+    measured = {one["what"]: one for one in document["measured"]}
+    alone, tested = measured["one step on one example"], measured["membership"]
+    assert (alone["found"], alone["count"]) == (8, 8)
+    assert (tested["count"], tested["held"]) == (8, True)
 
 
 @pytest.mark.parametrize(
