@@ -327,7 +327,7 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
     rounds = [(words, one.captured, one.cell) for group in groups for words, one in _rounds_of(group)]
     each = explained_in_order(rounds, work.data_root, work.chunk)
     if any(group.captured.later and not group.cell.draws for group in groups):
-        _require_one_batch(each)
+        _require_one_batch(each, any(group.captured.recovered for group in groups))
     told = pooled([(words, [check]) for words, check in each])
     document, examples, lines = judge_with_truth(
         groups, kin, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine, companions
@@ -352,8 +352,12 @@ def _rounds_of(group: Group) -> list[tuple[str, Group]]:
     ]
 
 
-def _require_one_batch(each: Sequence[tuple[str, Check]]) -> None:
+def _require_one_batch(each: Sequence[tuple[str, Check]], behind_sums: bool) -> None:
     """Rounds that are declared to be of the same examples are: what explains one of them explains all.
+
+    Args:
+        each: words for each round, and its check. behind_sums: whether sums alone are seen, where to look at clients
+            by themselves is no way out.
 
     Raises:
         UsageError: updates of one round contradict it.
@@ -364,9 +368,10 @@ def _require_one_batch(each: Sequence[tuple[str, Check]]) -> None:
     words, detail = odd[0]
     if words == TOGETHER:
         raise UsageError(f"rounds do not follow each other: {detail}, or leave --rounds-seen out")
+    other = "" if behind_sums else ", or use --same-data client if clients trained on other examples there"
     raise UsageError(
-        f"the truth explains other rounds and not {words}: {detail}; correct its truth or its number, leave it out, or "
-        "use --same-data client if clients trained on other examples there"
+        f"the truth explains other rounds and not {words}: {detail}; correct its truth or its number, or leave that "
+        f"round out{other}"
     )
 
 

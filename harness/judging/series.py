@@ -184,7 +184,9 @@ def along_the_way(models: Tensor, own: Tensor) -> Tensor:
     return ((along - along.diagonal()) / far).where(far > _STILL * models.norm(dim=1), 0.0)
 
 
-def _require_same_examples(captured: CapturedClients, name: str, rows: Sequence[int]) -> None:
+def _require_same_examples(
+    captured: CapturedClients, name: str, rows: Sequence[int], mend: str = f"or any with {_OTHERS}"
+) -> None:
     """The same in the same steps; within one step their order makes no difference."""
     assert captured.images is not None and captured.labels is not None
     size = captured.record.step_size
@@ -199,7 +201,7 @@ def _require_same_examples(captured: CapturedClients, name: str, rows: Sequence[
         if steps(row) != first:
             raise UsageError(
                 f"client {name!r} trained on other examples in round {captured.number(captured.at[row])} than in round "
-                f"{captured.number(captured.at[rows[0]])}; {_ASKED} combines the same examples, or any with {_OTHERS}"
+                f"{captured.number(captured.at[rows[0]])}; {_ASKED} combines the same examples, {mend}"
             )
 
 
@@ -228,7 +230,7 @@ def _behind_sums(captured: CapturedClients, rounds: int) -> CapturedClients:
     for row in itertools.chain.from_iterable(cohorts):
         of_client[str(captured.names[row])].append(row)
     for name, own in of_client.items():
-        _require_same_examples(captured, name, own)
+        _require_same_examples(captured, name, own, "so leave that round out")
     names, part = taking_part([[str(captured.names[row]) for row in cohort] for cohort in cohorts])
     part /= part.sum(1, keepdim=True)
     first = captured.take([of_client[name][0] for name in names])

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -244,7 +245,7 @@ def test_a_round_of_another_batch_is_one_line(tmp_path: Path, capsys: pytest.Cap
     assert run([*asked, "--rounds-seen", "3"]) == 2
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1
-    assert "the truth explains other rounds and not batches of 1, round 3 of 3" in said and "leave it out" in said
+    assert "the truth explains other rounds and not batches of 1, round 3 of 3" in said and "leave that round out, or" in said
     assert run(["judge", named[-1], "--attack", "cpl", "--out", str(tmp_path / "o")]) == 0
 
 
@@ -389,9 +390,14 @@ def test_a_round_that_took_an_example_twice_is_refused(tmp_path: Path) -> None:
 COHORTS = [(0, 1), (1, 2), (2, 0), (2, 3)]
 
 
-def _summed(folder: Path, still: float = 1e-7, batch: int = 1, **changes: Any) -> list[Path]:
-    """A capture of each client in each round; the model moves so little that a client sends nearly the same."""
-    found, images, labels = [], *digits(4, batch)
+def _summed(
+    folder: Path, still: float = 1e-7, batch: int = 1, clients: tuple[int, ...] = (0, 1, 2, 3), **changes: Any
+) -> list[Path]:
+    """A capture of each client in each round; the model moves so little that a client sends nearly the same.
+
+    ``clients``: whose examples each client has.
+    """
+    found, (images, labels) = [], (part[list(clients)] for part in digits(4, batch))
     for number, cohort in enumerate(COHORTS):
         for client in cohort:
             network = build_module("mlp", (1, 8, 8), 10, seed=0)
@@ -464,6 +470,21 @@ def test_what_is_measured_beside_sums_is_of_single_clients(
     alone, tested = measured["one step on one example"], measured["membership"]
     assert (alone["found"], alone["count"]) == (8, 8)
     assert (tested["count"], tested["held"]) == (8, True)
+
+
+@pytest.mark.parametrize("declared", ["of the same batch", "as it was"])
+def test_a_client_with_another_batch_behind_sums_is_never_looked_at_by_itself(
+    declared: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The way out keeps the sums, whether the truth or the update alone is of another batch."""
+    named, strange = _summed(tmp_path / "a"), _summed(tmp_path / "b", clients=(3, 2, 1, 0))[-2]
+    shutil.copy(strange / "after.npz", named[-2])
+    if declared == "as it was":
+        shutil.copy(strange / "truth.npz", named[-2])
+    asked = ["judge", *map(str, named), "--attack", "cpl", "--same-data", "cohorts", "--rounds-seen", "4"]
+    assert run([*asked, "--out", str(tmp_path / "o")]) == 2
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1 and "leave that round out" in said and "--same-data client" not in said
 
 
 @pytest.mark.parametrize(
