@@ -251,8 +251,12 @@ class CellSettings(BaseModel):
         return self.same_data in ("cohorts", "replayed")
 
     def _fits_cohorts(self) -> None:
-        together = self.in_round(0).together
+        once = self.in_round(0)
+        together = once.together
         obstacles = {
+            f"a sum at {self.tap} is of one client; raise clients_per_round": (
+                together == 1 and once.model_copy(update={"clients_per_round": 2}).together == 2
+            ),
             f"one client's message is seen at {self.tap}; choose a tap of sums, such as T0.agg": together == 1,
             f"cohorts of {together} from {self.victims} clients; raise victims, or lower clients_per_round": (
                 together > self.victims

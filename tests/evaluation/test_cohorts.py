@@ -74,6 +74,7 @@ def test_each_seed_is_a_federation_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [({"tap": "T1.out"}, "choose a tap of sums"), ({"victims": 8}, "raise victims"),
+     ({"clients_per_round": 1}, "a sum at T0.agg is of one client; raise clients_per_round"),
      ({"shared_weights": False}, "add --shared-weights"), ({"rounds_seen": 200}, "lower rounds_seen"),
      ({"defense": "jax_privacy:BandedToeplitz"}, "correlated")],
 )  # fmt: skip
