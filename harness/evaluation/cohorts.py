@@ -122,7 +122,7 @@ class Recovered:
 
     def measures(self) -> Mapping[str, Tensor]:
         """Return them as metrics of victims."""
-        return {"determined": self.determined.double(), "rank": self.rank.double(), "update_error": self.error}
+        return {"determined": self.determined.double(), "rank_of_sums": self.rank.double(), "update_error": self.error}
 
     def first(self, count: int) -> "Recovered":
         """Return those of the first clients."""

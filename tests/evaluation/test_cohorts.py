@@ -66,6 +66,17 @@ def test_a_replayed_model_gives_single_updates_and_a_moving_one_an_error(tmp_pat
     assert few is not None and few.rank.tolist() == [5] * CLIENTS and not bool(few.determined.any())
 
 
+def test_texts_are_read_off_sums_beside_what_span_tells_of_itself(tmp_path: Path) -> None:
+    """Its rank is of a layer, and stands beside that of the sums."""
+    run = Run(tmp_path, RunFolder(tmp_path / "out"))
+    made = run.cell(cell_settings(
+        dataset="notes", model="text_transformer", attack="span", tap="T0.agg", victims=3, clients_per_round=2,
+        shared_weights=True, same_data="replayed", rounds_seen=8,
+    )).cell  # fmt: skip
+    assert made.metrics["rank_of_sums"].mean == 3 and made.metrics["rank"].mean > 3
+    assert made.outcomes.success == 3
+
+
 def test_each_seed_is_a_federation_of_its_own(tmp_path: Path) -> None:
     both = _scene(tmp_path, same_data="replayed", rounds_seen=30, seeds=(0, 1)).recovered
     assert both is not None and len(both.error) == 2 * CLIENTS and float(both.error.max()) < 1e-4

@@ -449,7 +449,7 @@ def test_the_command_judges_what_sums_tell(tmp_path: Path, capsys: pytest.Captur
         (rows[rounds],) = document["results"]["summary"]
         assert {one["outcome"] for one in document["checks"]} <= {"holds", "cannot tell"}
         (cell,) = [one for one in document["results"]["cells"] if one["role"] == "cell"]
-        assert cell["metrics"]["rank"]["mean"] == int(rounds)
+        assert cell["metrics"]["rank_of_sums"]["mean"] == int(rounds)
         assert (cell["metrics"]["determined"]["mean"] == 1) == (rounds == "4")
         assert cell["outcomes"]["success"] == (4 if rounds == "4" else 0)
     assert rows["4"]["victims"] == 4 and rows["4"]["options"]["same_data"] == "cohorts"
