@@ -36,7 +36,7 @@ from harness.judging.without_truth import Guess, guess
 from harness.models import RowModel
 from harness.models.batch_norm import Buffers
 from harness.results import CellResult, ResultDocument, RunFolder, Statement, write_atomic
-from harness.scoring.success import STRICT_RMSE
+from harness.scoring.derived import is_accurate
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import OfExamples, of_examples
 
@@ -92,7 +92,7 @@ def _of_examples(groups: Sequence[Group], run: Run) -> list[OfExamples]:
                 own = group.captured.names[record.victim] or (cell.dataset, owner)
                 held = found.setdefault(cell.attack, {}).setdefault(own, {})
                 place = record.dataset_index
-                held[place] = held.get(place, False) or record.rmse <= STRICT_RMSE
+                held[place] = held.get(place, False) or is_accurate(record)
     return [
         of_examples(attack, [np.array(list(held.values())) for held in clients.values()])
         for attack, clients in found.items()

@@ -190,7 +190,7 @@ def _confirmed(victims: Sequence[VictimRecord]) -> int | None:
         return sum(one.outcome == "success" and _is_first(one) for one in victims)
     if _is_of_rows(victims):
         return None
-    return sum(_is_accurate(one) and _is_first(one) for one in victims)
+    return sum(is_accurate(one) and _is_first(one) for one in victims)
 
 
 def _is_of_rows(victims: Iterable[VictimRecord]) -> bool:
@@ -198,10 +198,14 @@ def _is_of_rows(victims: Iterable[VictimRecord]) -> bool:
     return any(one.continuous_rmse is not None or one.categorical_accuracy is not None for one in victims)
 
 
-def _is_accurate(one: VictimRecord) -> bool:
-    """Return whether an image or a text came back by the strict rule; records of table rows do not say it."""
+def is_accurate(one: VictimRecord) -> bool:
+    """Return whether an image, a text or a row of a table came back by the strict rule of its data."""
     exact = (one.model_extra or {}).get("text_exact")
-    return exact == 1 if exact is not None else one.rmse is not None and one.rmse <= STRICT_RMSE
+    if exact is not None:
+        return exact == 1
+    if _is_of_rows([one]):
+        return one.categorical_accuracy in (None, 1) and (one.continuous_rmse or 0.0) <= STRICT_RMSE
+    return one.rmse is not None and one.rmse <= STRICT_RMSE
 
 
 def _is_first(one: VictimRecord) -> bool:
@@ -236,7 +240,7 @@ def _of_rates(cell: CellResult, victims: Sequence[VictimRecord]) -> Iterator[str
         return  # an image has several records there, which count once together
     single, strict = all(one.image == 0 for one in victims), cell.asr.get("strict")
     if strict is not None and strict.rate is not None and (single or not _is_of_rows(victims)):
-        hits = sum(one.outcome == "success" if single else _is_accurate(one) for one in victims)
+        hits = sum(one.outcome == "success" if single else is_accurate(one) for one in victims)
         if abs(strict.rate - hits / len(victims)) > _ROUNDING:
             yield f"it says a success rate of {strict.rate:.4g}, its victims say {hits / len(victims):.4g}"
         (low, high), (below, above) = clopper_pearson(hits, len(victims)), strict.ci95 or (0.0, 1.0)
@@ -304,7 +308,7 @@ def reconstructed(attacks: Iterable[Sequence[VictimRecord]]) -> Count:
     several = any(one.image for one in found)
     is_table = _is_of_rows(found)
     touched = {trials[_client(one)] for one in found if one.outcome == "success"}
-    hit = {_record(one) for one in found if (_is_accurate(one) if several else one.outcome == "success")}
+    hit = {_record(one) for one in found if (is_accurate(one) if several else one.outcome == "success")}
     records = len({_record(one) for one in found})
     return Count(records, None if several and is_table else len(hit), len(set(trials.values())), len(touched))
 

@@ -245,7 +245,10 @@ def test_a_round_of_another_batch_is_one_line(tmp_path: Path, capsys: pytest.Cap
     assert run([*asked, "--rounds-seen", "3"]) == 2
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1
-    assert "the truth explains other rounds and not batches of 1, round 3 of 3" in said and "leave that round out, or" in said
+    assert (
+        "the truth explains other rounds and not batches of 1, round 3 of 3" in said
+        and "leave that round out, or" in said
+    )
     assert run(["judge", named[-1], "--attack", "cpl", "--out", str(tmp_path / "o")]) == 0
 
 
@@ -456,9 +459,7 @@ def test_the_command_judges_what_sums_tell(tmp_path: Path, capsys: pytest.Captur
     assert (rows["2"]["verdict"], rows["4"]["verdict"]) == ("inconclusive", "leaks")
 
 
-def test_what_is_measured_beside_sums_is_of_single_clients(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_measured_beside_sums_is_of_single_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The control of a batch is one client that takes one step on one example, and no sum of two such clients."""
     named = [str(one) for one in _summed(tmp_path, batch=2)]
     asked = ["judge", *named, "--attack", "cpl", "--prior", "digits", "--same-data", "cohorts", "--rounds-seen", "4"]

@@ -16,7 +16,7 @@ from harness.base.errors import UsageError
 from harness.base.kinds import IMAGES, ROWS
 from harness.capture import CaptureRecord, write_capture
 from harness.cli import run
-from harness.datasets import Dataset
+from harness.datasets import Dataset, load_dataset
 from harness.evaluation.measure import measure, scale_of
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import cell_settings
@@ -24,6 +24,7 @@ from harness.judging.capture import read_capture
 from harness.judging.declared import cells_of
 from harness.judging.federation import gathered
 from harness.judging.stage import CapturedStage
+from harness.models.networks import build_module
 
 VICTIMS, BATCH = 2, 4
 COLUMNS = Columns(("a", "b"), (Group("g", tuple("uvwxy")), Group("h", tuple("uvwx"), optional=True)))
@@ -201,3 +202,28 @@ def test_a_page_counts_columns(scene: Scene, tmp_path: Path, capsys: pytest.Capt
     assert cell["metrics"]["categorical_accuracy"]["mean"] == 1 and cell["asr"]["strict"]["rate"] == 1
     assert run(["report", str(tmp_path / "out"), "--out", str(tmp_path / "page.html")]) == 0
     assert "table row" in (tmp_path / "page.html").read_text()
+
+
+def test_distinct_rows_come_back_by_the_rule_of_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Many guesses of a row are within an RMSE of 0.1, which is much in standard deviations of its columns."""
+    data = load_dataset("cancer", tmp_path)
+    record = CaptureRecord(columns=TableColumns.of(data.columns), **FACTS | {"image_shape": data.image_shape})
+    named = list[str]()
+    for client, rows in enumerate(torch.arange(VICTIMS * BATCH).split(BATCH)):
+        images, labels, network = (
+            data.images[rows],
+            data.labels[rows],
+            build_module("mlp2", data.image_shape, 2, client),
+        )
+        torch.nn.functional.cross_entropy(network(images), labels).backward()
+        before = {name: value.detach().numpy() for name, value in network.named_parameters()}
+        sent = {name: value.grad.numpy() for name, value in network.named_parameters() if value.grad is not None}
+        folder = write_capture(tmp_path / str(client), record, before, images=images, labels=labels, gradient=sent)
+        named.append(str(folder))
+    assert run(["judge", *named, "--prior", "cancer", "--attack", "cpl", "--out", str(tmp_path / "o"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (cell,) = [one for one in document["results"]["cells"] if (one["role"], one["attack"]) == ("cell", "cpl")]
+    (told,) = document["examples"]
+    assert told["back"] == cell["asr"]["strict"]["successes"]
+    records = [json.loads(line) for line in (tmp_path / "o" / "victims.jsonl").read_text().splitlines()]
+    assert told["back"] < sum(one["rmse"] <= 0.1 for one in records if (one["role"], one["attack"]) == ("cell", "cpl"))
