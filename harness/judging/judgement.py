@@ -309,14 +309,11 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
     companions, groups = [one for one in groups if one.name], [one for one in groups if not one.name]
     found = [checks_without_truth(_rounds_of(group)[0][1]) for group in groups]
     checks = checks_of_groups([one for group in groups for one in _rounds_of(group)])
-    for fits in checks:
-        if fits.name == FACTS and fits.outcome == "violated":
-            # Before the attacks, which may take hours.
-            sys.stderr.write(f"harness: {fits.name}: {fits.outcome}, {fits.detail}\n")
     groups = [_without_covered(group, made) for group, made in zip(groups, found, strict=True)]
     beside = [given_away(group.captured, group.cell, work.data_root) for group in groups]
     if groups[0].captured.images is None:
         assert kin is not None
+        _tell_facts(checks)
         named = [group.sizes if len(groups) > 1 else "" for group in groups]
         guesses = [
             made
@@ -328,6 +325,7 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
     each = explained_in_order(rounds, work.data_root, work.chunk)
     if any(group.captured.later and not group.cell.draws for group in groups):
         _require_one_batch(each, any(group.captured.recovered for group in groups))
+    _tell_facts(checks)
     told = pooled([(words, [check]) for words, check in each])
     document, examples, lines = judge_with_truth(
         groups, kin, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine, companions
@@ -338,6 +336,13 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
     if judgement.doubt is None:
         return judgement
     return replace(judgement, document=_withdrawn(document, judgement.doubt, work.folder))
+
+
+def _tell_facts(checks: Sequence[Check]) -> None:
+    """Says before the attacks, which may take hours, that what was sent does not fit what is declared."""
+    for fits in checks:
+        if fits.name == FACTS and fits.outcome == "violated":
+            sys.stderr.write(f"harness: {fits.name}: {fits.outcome}, {fits.detail}\n")
 
 
 def _rounds_of(group: Group) -> list[tuple[str, Group]]:

@@ -412,7 +412,7 @@ def _summed(
                 with torch.no_grad():
                     network.load_state_dict(build_module("mlp", (1, 8, 8), 10, seed=1).state_dict())
             found.append(folder / f"{number} {client}")
-            facts = {name: value for name, value in facts.items() if name != "other"}
+            facts = {name: value for name, value in facts.items() if name not in ("other", "noisy")}
             with captured(
                 network, found[-1], model="mlp", image_shape=(1, 8, 8), classes=10, learning_rate=0.05,
                 batch_size=batch, client=f"hospital {client}", first_round=0, **facts,
@@ -420,6 +420,10 @@ def _summed(
                 own = torch.optim.SGD(network.parameters(), 0.05)
                 torch.nn.functional.cross_entropy(network(images[client]), labels[client]).backward()
                 own.step()
+                if (number, client) == changes.get("noisy"):
+                    with torch.no_grad():
+                        for value in network.parameters():
+                            value.add_(0.01 * torch.randn(value.shape, generator=torch.Generator().manual_seed(0)))
                 capture.batch(images[client], labels[client])
     return found
 
@@ -500,6 +504,16 @@ def test_sums_that_cannot_be_are_one_line(changes: dict[str, Any], rounds: int, 
     with pytest.raises(UsageError, match=words) as error:
         over_rounds(federations(_captures(found)), rounds, "cohorts")
     assert "\n" not in str(error.value)
+
+
+def test_an_update_that_fits_neither_truth_nor_facts_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = [str(one) for one in _summed(tmp_path, noisy=(3, 3))]
+    asked = ["judge", *named, "--attack", "cpl", "--same-data", "cohorts", "--rounds-seen", "4"]
+    assert run([*asked, "--out", str(tmp_path / "o")]) == 2
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1 and "the truth explains other rounds and not" in said
 
 
 def test_noise_is_not_followed_from_sums_into_updates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
