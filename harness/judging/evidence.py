@@ -245,12 +245,12 @@ def pooled(groups: Sequence[tuple[str, Sequence[Check]]]) -> list[Check]:
     named: dict[str, list[Check]] = {}
     for words, checks in groups:
         for check in checks:
-            named.setdefault(check.name, []).append(_among(check, words, len(groups)))
+            named.setdefault(check.name, []).append(among(check, words, len(groups)))
     return [max(found, key=lambda check: _GRAVITY.index(check.outcome)) for found in named.values()]
 
 
-def _among(check: Check, words: str, groups: int) -> Check:
-    """One group's check as one of several: each has a share of the chance of a false alarm."""
+def among(check: Check, words: str, groups: int) -> Check:
+    """Return one group's check as one of several: each has a share of the chance of a false alarm."""
     detail = f"{words}: {check.detail}"
     if check.p_value is None:
         return replace(check, detail=detail)

@@ -26,7 +26,7 @@ from harness.federation.taps import Tap
 from harness.judging.beside import WHO, Measured, measured
 from harness.judging.checks import BUFFERS, checks_of, fits_loss
 from harness.judging.declared import Group
-from harness.judging.evidence import ALARMS, Check, Evidence, pooled
+from harness.judging.evidence import ALARMS, Check, Evidence, among, pooled
 from harness.judging.explained import TOGETHER, explained_in_order
 from harness.judging.federation import CapturedClients
 from harness.judging.noise_checks import ANEW, FACTS, GIVE_SIZE, anew_among, drawn_levels, fits_facts
@@ -324,7 +324,7 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
     rounds = [(words, one.captured, one.cell) for group in groups for words, one in _rounds_of(group)]
     each = explained_in_order(rounds, work.data_root, work.chunk)
     if any(group.captured.later and not group.cell.draws for group in groups):
-        _require_one_batch(each, any(group.captured.recovered for group in groups))
+        require_one_batch(each, any(group.captured.recovered for group in groups))
     _tell_facts(checks)
     told = pooled([(words, [check]) for words, check in each])
     document, examples, lines = judge_with_truth(
@@ -357,7 +357,7 @@ def _rounds_of(group: Group) -> list[tuple[str, Group]]:
     ]
 
 
-def _require_one_batch(each: Sequence[tuple[str, Check]], behind_sums: bool) -> None:
+def require_one_batch(each: Sequence[tuple[str, Check]], behind_sums: bool) -> None:
     """Rounds that are declared to be of the same examples are: what explains one of them explains all.
 
     Args:
@@ -367,16 +367,16 @@ def _require_one_batch(each: Sequence[tuple[str, Check]], behind_sums: bool) -> 
     Raises:
         UsageError: updates of one round contradict it.
     """
-    odd = [(words, check.detail) for words, check in each if check.outcome == "violated"]
-    if not odd or all(check.outcome != "holds" for _, check in each):
+    shared = [among(check, words, len(each)) for words, check in each]
+    odd = next((check.detail for check in shared if check.outcome == "violated"), None)
+    if odd is None or all(check.outcome != "holds" for check in shared):
         return
-    words, detail = odd[0]
-    if words == TOGETHER:
-        raise UsageError(f"rounds do not follow each other: {detail}, or leave --rounds-seen out")
+    if odd.startswith(f"{TOGETHER}: "):
+        raise UsageError(f"rounds do not follow each other: {odd}, or leave --rounds-seen out")
     other = "" if behind_sums else ", or use --same-data client if clients trained on other examples there"
     raise UsageError(
-        f"the truth explains other rounds and not {words}: {detail}; correct its truth or its number, or leave that "
-        f"round out{other}"
+        f"the truth explains other rounds and not {odd}; correct its truth or its number, or leave that round out"
+        f"{other}"
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from harness.evaluation.observe import Scene, Stage
 from harness.experiment import cell_settings
 from harness.judging.capture import Capture, read_capture
 from harness.judging.declared import groups_of
+from harness.judging.evidence import Check
 from harness.judging.explained import explained_in_order
 from harness.judging.federation import federations
+from harness.judging.judgement import require_one_batch
 from harness.judging.series import along_the_way, held_over, over_rounds
 from harness.judging.stage import CapturedStage
 from harness.models.networks import build_module
@@ -250,6 +253,15 @@ def test_a_round_of_another_batch_is_one_line(tmp_path: Path, capsys: pytest.Cap
         and "leave that round out, or" in said
     )
     assert run(["judge", named[-1], "--attack", "cpl", "--out", str(tmp_path / "o")]) == 0
+
+
+@pytest.mark.parametrize(("p_value", "refused"), [(1e-6, True), (5e-6, False)])
+def test_rounds_share_the_chance_of_a_false_alarm(p_value: float, refused: bool) -> None:
+    """Of four rounds each has a quarter of the level, 1e-5."""
+    each = [(f"round {number}", Check("truth", "holds", "fits", 0.5)) for number in range(3)]
+    each.append(("round 3", Check("truth", "violated", "differs", p_value)))
+    with pytest.raises(UsageError, match="and not round 3: differs;") if refused else nullcontext():
+        require_one_batch(each, behind_sums=False)
 
 
 @pytest.mark.parametrize("number", [0, 2])
