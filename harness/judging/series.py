@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -78,6 +79,7 @@ def _side_by_side(captured: CapturedClients, rounds: int, same_data: SameData) -
     of_client = _rows_of_clients(captured)
     rows = [_first_of(name, known, rounds) for name, known in of_client.items()]
     _require_remembered(captured, of_client, rounds)
+    _tell_gaps(captured, dict(zip(of_client, rows, strict=True)))
     if same_data == "client":
         _require_one_pass(captured)
     else:
@@ -128,6 +130,21 @@ def _require_remembered(captured: CapturedClients, of_client: Mapping[str, Mappi
                 f"client {name!r} was not captured in round {captured.number(missing)}, which clients of "
                 f"{declared.name!r} remember later; capture all rounds from the first on, or leave {_ASKED} out"
             )
+
+
+def _tell_gaps(captured: CapturedClients, rows: Mapping[str, Sequence[int]]) -> None:
+    """Says where a client has no capture between two that are used: it took no part, or one was forgotten."""
+    gaps = [
+        (name, captured.number(at))
+        for name, own in rows.items()
+        for at in sorted(set(range(captured.at[own[0]], captured.at[own[-1]])) - {captured.at[row] for row in own})
+    ]
+    if gaps:
+        (name, number), more = gaps[0], f" and {len(gaps) - 1} more" if len(gaps) > 1 else ""
+        sys.stderr.write(
+            f"harness: client {name!r} was not captured in round {number}{more}: attackers have the rounds that were; "
+            "capture it too if the client took part\n"
+        )
 
 
 def _require_numbers(clients: Sequence[CapturedClients]) -> None:

@@ -122,6 +122,16 @@ def test_a_round_that_clients_remember_has_to_be_there(order: list[int], missing
     assert groups_of([clients], "t", ["cpl"], "none", "cpu", rounds_seen=2)[0].cell.round == min(order)
 
 
+@pytest.mark.parametrize(("order", "gap"), [([0, 1, 2], False), ([0, 2], True)])
+def test_a_gap_that_harms_nothing_is_told(
+    order: list[int], gap: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over_rounds(federations(_captures(_written(_scene(tmp_path), tmp_path, order))), 2)
+    said = capsys.readouterr().err
+    assert ("'hospital 0' was not captured in round 1 and 3 more: attackers have the rounds that were" in said) == gap
+    assert len(said.splitlines()) == gap
+
+
 def test_rounds_of_noise_that_is_correlated_are_not_combined(tmp_path: Path) -> None:
     tree = {"name": "tff:tree_aggregation", "settings": {}}
     clients = over_rounds(federations(_captures(_written(_scene(tmp_path), tmp_path, [0, 2], tree))), 2)
