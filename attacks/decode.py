@@ -2,11 +2,15 @@
 
 How it is done is ours. The row of a word in the gradient of the table of words is the sum of the rows of its places in
 the gradient of the learned places. Under noise of a known level, the likelihood that a word stood at a place follows
-from that, and what public texts say of words and places is the prior. Where that leaves words about as likely, the
-whole gradient decides, by the likelihood of attack ``identify``. How several texts are taken apart is said below.
+from that, and what public texts say of words and places is the prior. Where these tables are not trained, as with
+adapters, the layers that read vectors of single tokens tell words, as in attack ``span``, and the search begins at the
+likeliest public text if no other is likelier. Where that leaves words about as likely, the whole gradient decides, by
+the likelihood of attack ``identify``. How several texts are taken apart is said below.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar
 
 import torch
@@ -19,6 +23,7 @@ from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.attacker import Reads
 from harness.attacks.identify import Identify
 from harness.attacks.residual import knows_clip, unread_level
+from harness.attacks.token_layers import Candidates, TokenLayer, Vectors, directions, require_texts, token_layers
 from harness.attacks.token_rows import tables_of
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
@@ -26,8 +31,9 @@ from harness.base.words import PAD, images_of, tokens_of
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation, Tier
 
-# A word that is so much likelier than all others (natural logarithms) is not compared again; how many are.
-_CERTAIN, _OTHERS = 12.0, 4
+# A word that is so much likelier than all others (natural logarithms) is not compared again; how many are; and how many
+# times as often where the tables are not trained, and the whole gradient has more to tell than single layers.
+_CERTAIN, _OTHERS, _MORE = 12.0, 4, 4
 # Of a row's root mean square, what single precision leaves as an error; one place in so many is surely used.
 _ROUNDING, _SURE = 1e-6, 5
 
@@ -45,11 +51,16 @@ class Decode(ClosedForm):
 
     def solved(self, observation: Observation) -> Tensor:
         tables, rows = _tables(observation), torch.arange(observation.rows, device=observation.target.device)
-        several = observation.examples > 1
+        layers = () if tables else token_layers(observation.model, "decode")
+        vectors = Candidates(observation, layers)
 
         def of_row(row: Tensor) -> Tensor:
             seen = observation.take(row)
-            return _texts(seen, tables) if several else self._text(seen, tables)
+            if not bool(seen.target.isfinite().all()):
+                return torch.full((seen.examples, observation.model.image_shape[-1]), PAD)
+            if tables is None:
+                return self._by_layers(seen, layers, partial(vectors, row=int(row)))[None]
+            return _texts(seen, tables) if observation.examples > 1 else self._by_tables(seen, tables)[None]
 
         found = side_by_side(of_row, rows.split(1), apart=rows.device.type == "cpu")
         return images_of(torch.stack(found)).flatten(1).to(observation.target)
@@ -57,27 +68,44 @@ class Decode(ClosedForm):
     def effort(self, observation: Observation) -> int:
         if observation.examples > 1:
             return STARTS + ROUNDS * observation.examples
+        if _tables(observation) is None:
+            return STARTS + observation.model.image_shape[-1] + _MORE * self.tries
         return 1 + observation.model.classes + self.tries
 
     def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
         return unread_level(observation)
 
-    def _text(self, seen: Observation, tables: tuple[str, str]) -> Tensor:
+    def _by_tables(self, seen: Observation, tables: tuple[str, str]) -> Tensor:
+        """The text (T,) of one row."""
         likely = likely_words(seen, tables)
-        text = likely.text()
-        if not bool(seen.target.isfinite().all()):
-            return torch.full_like(text, PAD)
-        best = likely.scores.topk(_OTHERS, dim=0)
-        doubtful = (best.values[0] - best.values[1])[: likely.length]
-        left, label = self.tries, None
-        for place in doubtful.argsort().tolist():
-            if doubtful[place] > _CERTAIN or left < _OTHERS:
+        text, doubtful = likely.text(), likely.doubtful(self.tries)
+        return _compared(seen, text, _label(seen, text), likely, doubtful) if doubtful else text
+
+    def _by_layers(self, seen: Observation, layers: tuple[TokenLayer, ...], vectors: Vectors) -> Tensor:
+        """The same, from layers that read vectors of single tokens."""
+        scores = scores_by_layers(seen, layers, vectors)
+        text, label = _start(seen, scores)
+        likely = Likely(scores, int((text != PAD).sum()))
+        for _ in range(max(1, _MORE * self.tries // (_OTHERS * max(1, likely.length)))):
+            before, text = text, _compared(seen, text, label, likely, range(likely.length))
+            if torch.equal(before, text):
                 break
-            label = _label(seen, text) if label is None else label
-            others = text.repeat(_OTHERS, 1)
-            others[:, place], left = best.indices[:, place], left - _OTHERS
-            text = others[int(_improbable(seen, others, torch.full((_OTHERS,), label)).argmin())]
         return text
+
+
+def _compared(seen: Observation, text: Tensor, label: int, likely: "Likely", places: Iterable[int]) -> Tensor:
+    """A text (T,) of a class after its word at each place was compared with the likeliest, by the whole gradient."""
+    best = likely.scores.topk(_OTHERS, dim=0).indices
+    for place in places:
+        words = (
+            best[:, place]
+            if bool((best[:, place] == text[place]).any())
+            else torch.cat([text[place, None], best[:, place]])
+        )
+        others = text.repeat(len(words), 1)
+        others[:, place] = words
+        text = others[int(_improbable(seen, others, torch.full((len(words),), label)).argmin())]
+    return text
 
 
 def _texts(seen: Observation, tables: tuple[str, str]) -> Tensor:
@@ -98,23 +126,25 @@ def _improbable(seen: Observation, texts: Tensor, labels: Tensor) -> Tensor:
     return Identify().distances(seen, images_of(texts)[None], labels[None])[0]
 
 
-def _tables(observation: Observation) -> tuple[str, str]:
-    """The names of both tables.
+def _tables(observation: Observation) -> tuple[str, str] | None:
+    """The names of both tables; None where they are not trained, and layers that read vectors of tokens tell of one.
 
     Raises:
-        UsageError: places are not learned, the noise has no known level, or several texts cannot be taken apart.
+        UsageError: the noise has no known level, or several texts cannot be taken apart.
     """
-    words, places = tables_of(observation.model, "decode")
-    if places is None:
-        raise UsageError("attack 'decode' needs learned places, which tell where a word stood; use --attack identify")
     if observation.noise is not None and (observation.noise.deviation is None or observation.noise.unread):
         raise UsageError(
             "attack 'decode' needs noise of a known level, and this level follows private data or is published by "
             "nobody; use --attack identify"
         )
+    try:
+        words, places = tables_of(observation.model, "decode")
+    except UsageError:
+        words, places = "", None
+        require_texts(observation.model, "decode")
     if observation.examples > 1:
-        require_texts_apart(observation)
-    return words, places
+        require_texts_apart(observation, places is not None)
+    return None if places is None else (words, places)
 
 
 @dataclass(frozen=True)
@@ -129,6 +159,53 @@ class Likely:
         tokens = self.scores.argmax(0)
         tokens[self.length :] = PAD
         return tokens
+
+    def doubtful(self, tries: int) -> list[int]:
+        """Places whose likeliest words are about as likely, the most doubtful ones first, for so many comparisons."""
+        best = self.scores.topk(_OTHERS, dim=0).values
+        apart = (best[0] - best[1])[: self.length]
+        return [place for place in apart.argsort().tolist() if apart[place] <= _CERTAIN][: tries // _OTHERS]
+
+
+def scores_by_layers(seen: Observation, layers: tuple[TokenLayer, ...], vectors: Vectors) -> Tensor:
+    """How likely each word is at each place (V, T) of one row, in natural logarithms, by layers that read the vectors
+    of single tokens and by public texts."""
+    parts, deviation = seen.model.layout.split(seen.target), _deviation(seen, tuple(one.weight for one in layers))
+    places = seen.model.image_shape[-1]
+    scores = _public(seen, seen.model.vocabulary or 0, places)[0].clone()
+    for source in dict.fromkeys(one.source for one in layers):
+        gradient = torch.cat([parts[one.weight][0].cpu().double() for one in layers if one.source == source])
+        scores += directions(
+            gradient, vectors(source).cpu(), max(deviation, _ROUNDING * float(gradient.square().mean().sqrt()))
+        )
+    scores[PAD] = -torch.inf
+    return scores
+
+
+def _start(seen: Observation, scores: Tensor) -> tuple[Tensor, int]:
+    """The text (T,) that makes what was read likeliest, and its class: of public ones of every class, and of those of
+    the likeliest words of every length."""
+    places, classes = scores.shape[1], seen.model.classes
+    whole = scores.argmax(0)
+    cut = torch.where(torch.arange(places) > torch.arange(places)[:, None], PAD, whole)
+    texts, labels = cut[-1:].expand(classes, -1), torch.arange(classes)
+    if seen.prior is not None and seen.prior.texts is not None:
+        texts, labels = public_texts(seen)
+    unlikely = _improbable(seen, texts, labels)
+    text, label = texts[unlikely.argmin()], labels[unlikely.argmin()]
+    others = _improbable(seen, cut, label.expand(places))
+    found = cut[others.argmin()] if others.min() < unlikely.min() else text
+    return found, _label(seen, found)
+
+
+def public_texts(seen: Observation) -> tuple[Tensor, Tensor]:
+    """As many public texts (N, T) of each class, and their classes (N,)."""
+    prior, classes = seen.prior, seen.model.classes
+    assert prior is not None
+    each = max(1, STARTS // classes)
+    drawn = torch.cat([prior.drawn(label, each, generator("decode", label)) for label in range(classes)])
+    texts = tokens_of(drawn.unflatten(1, (1, -1, seen.model.image_shape[-1]))).cpu()
+    return texts, torch.arange(classes).repeat_interleave(each)
 
 
 def likely_words(seen: Observation, tables: tuple[str, str]) -> Likely:
@@ -205,9 +282,12 @@ _COUNTED, _HALF = 4_096, 0.5
 _TINY = 1e-14
 
 
-def require_texts_apart(observation: Observation) -> None:
-    """Raises UsageError: there are no public texts, or each text's share in the gradient cannot be computed."""
+def require_texts_apart(observation: Observation, tables: bool) -> None:
+    """Raises UsageError: there are no trained tables of words and places or no public texts, or each text's share in
+    the gradient cannot be computed."""
     clipping, several = observation.clipping, f"attack 'decode' on {observation.examples} texts needs"
+    if not tables:
+        raise UsageError(f"{several} a table of words and learned places that are trained; use --attack identify")
     if observation.prior is None or observation.prior.texts is None:
         raise UsageError(f"{several} public texts; use --prior auto, or --batch-size 1")
     if clipping is not None and not (knows_clip(observation) and clipping.unit == "example"):
@@ -361,17 +441,13 @@ def mixed_texts(seen: Observation, tables: tuple[str, str], noise: float, at: Te
     """The texts (n, T) of one row; ``at``: (V, T), log-probabilities of words at places."""
     places, prior = seen.model.image_shape[-1], seen.prior
     assert prior is not None and prior.texts is not None  # as required
-    if not bool(seen.target.isfinite().all()):
-        return torch.full((seen.examples, places), PAD)
     exact = _without_noise(seen)
     if exact is not None:
         return exact
-    each = max(1, STARTS // seen.model.classes)
-    pool = torch.cat([prior.drawn(label, each, generator("decode", label)) for label in range(seen.model.classes)])
-    classes, mixture = torch.arange(seen.model.classes).repeat_interleave(each), Mixture(seen, tables, noise)
+    (pool, classes), mixture = public_texts(seen), Mixture(seen, tables, noise)
     every = tokens_of(prior.texts.unflatten(1, (1, -1, places))).cpu()
     language = Language.of(every, at)
-    texts, labels = mixture.start(tokens_of(pool.unflatten(1, (1, -1, places))).cpu(), classes)
+    texts, labels = mixture.start(pool, classes)
     for _ in range(ROUNDS):
         before, texts = texts, mixture.nearer(texts, labels, language)
         if torch.equal(before, texts):

@@ -6,7 +6,6 @@ Inversion for Large Language Models" (NeurIPS 2024), who take the query matrix.
 """
 
 from functools import cache, partial
-from threading import Lock
 from typing import ClassVar
 
 import torch
@@ -16,14 +15,12 @@ from harness.attacks import sentences
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.attacker import Reads
 from harness.attacks.token_layers import (
-    TokenLayer,
-    candidates_at,
+    Candidates,
     layers_of,
     most_tokens,
     nearest,
     outside,
     rank_of,
-    read_before,
     readings,
     require_one,
     row_space,
@@ -51,7 +48,7 @@ class Span(ClosedForm):
             sentences.first_attention(model)
             several = [images_of(sentences.of_row(observation, row)).flatten() for row in range(observation.rows)]
             return torch.stack(several).to(observation.target)
-        candidates = _Candidates(observation, low or (layer,))
+        candidates = Candidates(observation, low or (layer,))
 
         def of_row(row: int) -> Tensor:
             parts, vectors = model.layout.split(observation.target[row : row + 1]), cache(partial(candidates, row=row))
@@ -79,34 +76,6 @@ class Span(ClosedForm):
             for row in range(observation.rows)
         ]
         return {"most_tokens": torch.tensor(most)}
-
-
-class _Candidates:
-    """The vectors (V, T, E) that layers are given in a row, worked out when they are asked for; once for all rows where
-    these have the same weights up to there."""
-
-    def __init__(self, observation: Observation, layers: tuple[TokenLayer, ...]) -> None:
-        self._observation, self._kept, self._lock = observation, dict[str, Tensor](), Lock()
-        parts = observation.model.layout.split(observation.weights)
-        before = {one.source: read_before(observation.model, one) for one in layers if one.source == one.prefix}
-        self._alike = {
-            source: all(bool((parts[name] == parts[name][:1]).all()) for name in names)
-            for source, names in before.items()
-        }
-
-    @property
-    def alike(self) -> bool:
-        """Whether all rows are given the same vectors. Else a network that is run again takes weights row by row."""
-        return all(self._alike.values())
-
-    def __call__(self, source: str, row: int) -> Tensor:
-        with self._lock:
-            if source in self._kept:
-                return self._kept[source]
-            made = candidates_at(self._observation.model, source, self._observation.weights[row])
-            if self._alike[source]:
-                self._kept[source] = made
-            return made
 
 
 def told(gradient: Tensor, vectors: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import Lock
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from harness.base.errors import UsageError
 from harness.base.words import PAD, images_of
 from harness.models import RowModel
 from harness.models.batch_norm import in_evaluation_mode
+from harness.observation import Observation
 
 _SAME = 1e-4  # of a vector's length, up to which two are one
 _TOGETHER, _ROWS = 16, 4096
@@ -154,6 +156,34 @@ def candidates_at(model: RowModel, layer: str, weights: Tensor) -> Tensor:
     return vectors
 
 
+class Candidates:
+    """The vectors (V, T, E) that layers are given in a row, worked out when they are asked for; once for all rows where
+    these have the same weights up to there."""
+
+    def __init__(self, observation: Observation, layers: tuple[TokenLayer, ...]) -> None:
+        self._observation, self._kept, self._lock = observation, dict[str, Tensor](), Lock()
+        parts = observation.model.layout.split(observation.weights)
+        before = {one.source: read_before(observation.model, one) for one in layers if one.source == one.prefix}
+        self._alike = {
+            source: all(bool((parts[name] == parts[name][:1]).all()) for name in names)
+            for source, names in before.items()
+        }
+
+    @property
+    def alike(self) -> bool:
+        """Whether all rows are given the same vectors. Else a network that is run again takes weights row by row."""
+        return all(self._alike.values())
+
+    def __call__(self, source: str, row: int) -> Tensor:
+        with self._lock:
+            if source in self._kept:
+                return self._kept[source]
+            made = candidates_at(self._observation.model, source, self._observation.weights[row])
+            if self._alike[source]:
+                self._kept[source] = made
+            return made
+
+
 def row_space(gradient: Tensor) -> Tensor:
     """Orthonormal rows (r, E) that span those of a gradient (O, E), rounding apart; none of one that is no number."""
     values = gradient.double()
@@ -185,6 +215,21 @@ def outside(vectors: Tensor, basis: Tensor) -> Tensor:
         inside = (values @ basis.T).square().sum(1) / values.square().sum(1).clamp_min(1e-300)
         parts.append((1.0 - inside).clamp_min(0.0).sqrt())
     return torch.cat(parts).unflatten(0, vectors.shape[:-1])
+
+
+def directions(gradient: Tensor, vectors: Tensor, deviation: float) -> Tensor:
+    """How likely it is (V, T), in natural logarithms and up to a constant, that vectors (V, T, E) are behind the rows
+    of a gradient (O, E) with noise of a known deviation on each number.
+
+    What lies outside of a span by :func:`outside` lies here along directions with no more than noise, each weighed by
+    how much of it is noise: Capon, "High-Resolution Frequency-Wavenumber Spectrum Analysis" (Proceedings of the IEEE
+    1969), tells waves so. As many directions bear witness as are more than noise.
+    """
+    _, sizes, rows = torch.linalg.svd(gradient.double(), full_matrices=False)
+    power = sizes.square() / len(gradient)
+    signal = 1 - deviation**2 / power.clamp_min(max(deviation**2, 1e-300))
+    weighed = (rows * signal.sqrt()[:, None])[signal > 0]
+    return -signal.sum() * outside(vectors, weighed).clamp_min(_ROUNDING).log()
 
 
 def nearest(off: Tensor) -> Tensor:
