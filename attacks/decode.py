@@ -31,9 +31,9 @@ from harness.base.words import PAD, images_of, tokens_of
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation, Tier
 
-# A word that is so much likelier than all others (natural logarithms) is not compared again; how many are; and how many
-# times as often where the tables are not trained, and the whole gradient has more to tell than single layers.
-_CERTAIN, _OTHERS, _MORE = 12.0, 4, 4
+# A word that is so much likelier than all others (natural logarithms) is not compared again, by tables and by layers,
+# which count what goes together as independent; how many are, and by layers how many times as often.
+_CERTAIN, _SURELY, _OTHERS, _MORE = 12.0, 30.0, 4, 4
 # Of a row's root mean square, what single precision leaves as an error; one place in so many is surely used.
 _ROUNDING, _SURE = 1e-6, 5
 
@@ -41,7 +41,8 @@ _ROUNDING, _SURE = 1e-6, 5
 @ATTACKS.register("decode")
 @validated_attack
 class Decode(ClosedForm):
-    """``tries``: of one text, gradients by which words that are about as likely are compared, at most."""
+    """``tries``: of one text, gradients by which words that are about as likely are compared, at most; four times as
+    many where the tables are not trained."""
 
     tries: Annotated[int, Field(ge=0, le=10_000)] = 48
     tier: ClassVar[Tier] = "informed"
@@ -78,7 +79,7 @@ class Decode(ClosedForm):
     def _by_tables(self, seen: Observation, tables: tuple[str, str]) -> Tensor:
         """The text (T,) of one row."""
         likely = likely_words(seen, tables)
-        text, doubtful = likely.text(), likely.doubtful(self.tries)
+        text, doubtful = likely.text(), likely.doubtful(_CERTAIN)[: self.tries // _OTHERS]
         return _compared(seen, text, _label(seen, text), likely, doubtful) if doubtful else text
 
     def _by_layers(self, seen: Observation, layers: tuple[TokenLayer, ...], vectors: Vectors) -> Tensor:
@@ -86,8 +87,11 @@ class Decode(ClosedForm):
         scores = scores_by_layers(seen, layers, vectors)
         text, label = _start(seen, scores)
         likely = Likely(scores, int((text != PAD).sum()))
-        for _ in range(max(1, _MORE * self.tries // (_OTHERS * max(1, likely.length)))):
-            before, text = text, _compared(seen, text, label, likely, range(likely.length))
+        doubtful, left = likely.doubtful(_SURELY), _MORE * self.tries // _OTHERS
+        sure = [place for place in range(likely.length) if place not in doubtful]
+        text[sure] = scores.argmax(0)[sure]
+        for _ in range(left // max(1, min(left, len(doubtful)))):
+            before, text = text, _compared(seen, text, label, likely, doubtful[:left])
             if torch.equal(before, text):
                 break
         return text
@@ -97,11 +101,9 @@ def _compared(seen: Observation, text: Tensor, label: int, likely: "Likely", pla
     """A text (T,) of a class after its word at each place was compared with the likeliest, by the whole gradient."""
     best = likely.scores.topk(_OTHERS, dim=0).indices
     for place in places:
-        words = (
-            best[:, place]
-            if bool((best[:, place] == text[place]).any())
-            else torch.cat([text[place, None], best[:, place]])
-        )
+        words = best[:, place]
+        if text[place] not in words:
+            words = torch.cat([text[place, None], words])
         others = text.repeat(len(words), 1)
         others[:, place] = words
         text = others[int(_improbable(seen, others, torch.full((len(words),), label)).argmin())]
@@ -160,11 +162,11 @@ class Likely:
         tokens[self.length :] = PAD
         return tokens
 
-    def doubtful(self, tries: int) -> list[int]:
-        """Places whose likeliest words are about as likely, the most doubtful ones first, for so many comparisons."""
-        best = self.scores.topk(_OTHERS, dim=0).values
+    def doubtful(self, certain: float) -> list[int]:
+        """Places where no word is so much likelier than all others, the most doubtful ones first."""
+        best = self.scores.topk(2, dim=0).values
         apart = (best[0] - best[1])[: self.length]
-        return [place for place in apart.argsort().tolist() if apart[place] <= _CERTAIN][: tries // _OTHERS]
+        return [place for place in apart.argsort().tolist() if apart[place] <= certain]
 
 
 def scores_by_layers(seen: Observation, layers: tuple[TokenLayer, ...], vectors: Vectors) -> Tensor:
@@ -222,7 +224,7 @@ def likely_words(seen: Observation, tables: tuple[str, str]) -> Likely:
     return Likely(scores, length)
 
 
-def _deviation(seen: Observation, tables: tuple[str, str]) -> float:
+def _deviation(seen: Observation, tables: tuple[str, ...]) -> float:
     deviation = 0.0 if seen.noise is None else seen.noise.deviation
     if not isinstance(deviation, Tensor):
         return float(deviation or 0.0)

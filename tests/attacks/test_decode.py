@@ -11,6 +11,7 @@ from torch import Tensor
 from harness.attacks import run_attack
 from harness.attacks.decode import Decode, Language, Mixture, together
 from harness.attacks.span import Span
+from harness.attacks.token_layers import directions
 from harness.attacks.token_rows import TokenRows
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
@@ -77,6 +78,38 @@ def test_the_whole_gradient_decides_between_words_that_are_as_likely(read: Read)
     seen, texts = noisy(observation, 0.04).take(torch.tensor([0])), texts[:1]
     right = [int((made(Decode(tries=tries), seen) == texts).sum()) for tries in (0, 40)]
     assert right[1] > right[0]
+
+
+@pytest.mark.parametrize("name", ["text_transformer_64+adapters(64)", "text_transformer_64+only(encoder|head)"])
+def test_texts_come_back_where_the_table_of_words_is_frozen(name: str, sides: tuple[Dataset, Prior]) -> None:
+    """At noise that stops who does not know it; at much noise no text does."""
+    notes, prior = sides
+    model, rows, keys = RowModel(name, notes.image_shape, notes.num_classes), torch.arange(3)[:, None], ((0, 0),) * 3
+    weights, texts = model.initial_weights(list(keys)), tokens_of(notes.images[:3])
+    gradients = model.gradient(weights, notes.images[rows], notes.labels[rows])
+    observation = Observation(model, weights, gradients, 1, keys, prior=prior)
+    seen = noisy(observation, 0.01 * float(gradients.square().mean().sqrt()))
+    assert torch.equal(made(Decode(), seen), texts)
+    assert not (made(Span(), replace(seen, noise=None, prior=None)) == texts).all(1).any()
+    strong = noisy(observation, 30 * float(gradients.square().mean().sqrt()))
+    assert not (made(Decode(tries=4), strong) == texts).all(1).any()
+    assert torch.equal(made(Decode(tries=0), replace(observation, prior=None)), texts)
+    with pytest.raises(UsageError, match="2 texts needs a table of words and learned places that are trained"):
+        run_attack(Decode(), replace(observation, examples=2))
+
+
+def test_directions_are_those_of_the_covariance() -> None:
+    """-log of the share of a vector that the inverse covariance, noise at least, leaves; half of it a direction."""
+    random = torch.Generator().manual_seed(0)
+    mixed = torch.randn(40, 5, generator=random) @ torch.randn(5, 12, generator=random)
+    gradient = mixed.double() + 0.1 * torch.randn(40, 12, generator=random)
+    values, vectors = torch.linalg.eigh(gradient.T @ gradient / 40)
+    inverse = vectors @ (1 / values.clamp_min(0.01)).diag() @ vectors.T
+    count = (1 - 0.01 / values.clamp_min(0.01)).sum()
+    wanted = torch.cat([torch.randn(1, 5, generator=random).double() @ gradient[:5], torch.randn(3, 12).double()])
+    left = 0.01 * torch.einsum("ne,ef,nf->n", wanted, inverse, wanted) / wanted.square().sum(1)
+    told = directions(gradient, wanted[:, None], 0.1)[:, 0]
+    assert torch.allclose(told, -count * left.log() / 2, atol=1e-6) and int(told.argmax()) == 0
 
 
 @pytest.mark.parametrize("noise", [1e-3, 0.02, 0.05])

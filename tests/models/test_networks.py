@@ -271,3 +271,14 @@ def test_data_that_a_network_cannot_take(name: str, shape: tuple[int, ...], mess
 def test_images_too_small_for_the_accuracy_network(shape: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match=r"at least 10x10 pixels.*--model mlp"):
         find_factory("cnn")(shape, 4)
+
+
+@pytest.mark.parametrize("name", ["mlp2+precode", "vit+adapters(2)", "vit+adapters(2|3)+only(encoder)"])
+def test_weights_that_a_change_draws_follow_the_seed(name: str) -> None:
+    """And nobody else's random numbers are taken for them."""
+    before = torch.random.get_rng_state()
+    first, again, other = (
+        torch.nn.utils.parameters_to_vector(build_module(name, (3, 8, 8), 4, seed).parameters()) for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert torch.equal(torch.random.get_rng_state(), before)
