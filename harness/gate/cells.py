@@ -27,6 +27,8 @@ _WORST_RMSE = 1.0
 _BEST_RMSE = 1e-5
 # Controls that tell whether the attack works; noise_x100 and swap have a rule of their own and invalidate the run.
 _ATTACK_CONTROLS = ("positive", "positive_sigma0")
+# Digits of a digest that name the content of a user's own data.
+_MARK = 12
 
 
 @dataclass(frozen=True)
@@ -183,14 +185,21 @@ def merged(cells: Iterable[StoredCell]) -> list[GateCell]:
 
 def _victims(cells: Iterable[StoredCell]) -> dict[str, Victim]:
     # A victim's number is of its own run: that of the same number and seed in another run may be somebody else.
-    attacked: dict[tuple[int, int, int], dict[int, VictimRecord]] = defaultdict(dict)
+    attacked: dict[tuple[int, str, int, int], dict[int, VictimRecord]] = defaultdict(dict)
     for run, stored in enumerate(cells):
+        own = _own_data(stored)
         for record in stored.victims:
-            attacked[run, record.seed, record.victim][record.image] = record
+            attacked[run, own, record.seed, record.victim][record.image] = record
     looks: dict[str, list[Victim]] = defaultdict(list)
-    for (_, seed, number), images in attacked.items():
-        looks[_identity(seed, number, images.values())].append(_one(list(images.values())))
+    for (_, own, seed, number), images in attacked.items():
+        looks[own + _identity(seed, number, images.values())].append(_one(list(images.values())))
     return {name: _average(same) for name, same in looks.items()}
+
+
+def _own_data(stored: StoredCell) -> str:
+    """Which content the user's own data had: the example at a place of other content may be another one."""
+    digests = (stored.settings.get(name) for name in ("dataset_file", "dataset_source"))
+    return "".join(f"{str(digest)[:_MARK]} " for digest in digests if digest)
 
 
 def _identity(seed: int, victim: int, records: Iterable[VictimRecord]) -> str:

@@ -62,6 +62,18 @@ def test_the_same_number_in_another_run_is_another_victim(small_run: Path) -> No
     assert {name: both.victims[name] for name in first.victims} == first.victims
 
 
+def test_the_same_place_in_other_data_of_ones_own_is_another_victim(small_run: Path) -> None:
+    """An example of a file that was edited since is not paired with what stood at its place before."""
+    stored = [
+        one for path in (small_run / "cells").glob("*.json") if (one := RunFolder(small_run).find_cell(path.stem))
+    ]
+    one = next(cell for cell in stored if cell.victims)
+    before, after = (one.model_copy(update={"settings": one.settings | {"dataset_file": mark * 64}}) for mark in "ab")
+    (first,), (second,), (again,) = merged([before]), merged([after]), merged([before, before])
+    assert first.settings == second.settings and first.victims.keys() == again.victims.keys()
+    assert len(first.victims) == len(second.victims) and not first.victims.keys() & second.victims.keys()
+
+
 WRONG = {
     "half": (lambda text: text[: len(text) // 2], "not complete JSON"),
     "empty": (lambda text: "", "not complete JSON"),
