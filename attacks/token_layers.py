@@ -190,7 +190,9 @@ def outside(vectors: Tensor, basis: Tensor) -> Tensor:
 def nearest(off: Tensor) -> Tensor:
     """The text (T,) of the tokens that lie least outside of a span (V, T); it ends where none is near."""
     tokens = torch.full(off.shape[1:2], PAD)
-    near, found = off.min(0)
+    # No token stands at a place behind the end, and so has no vector: see :func:`candidates_at`.
+    near, found = off[PAD + 1 :].min(0)
+    found = found + PAD + 1
     before = torch.cat([near.new_full((1,), _OUTSIDE), near.cummax(0).values[:-1] * _FURTHER])
     ends = (near > before.clamp(_RIGHT, _OUTSIDE)).nonzero()
     length = int(ends[0]) if len(ends) else len(tokens)

@@ -277,6 +277,14 @@ def test_an_end_is_seen_where_vectors_behind_it_lie_near(model: RowModel) -> Non
     assert told(torch.diag(torch.tensor([3.0, 2, 1, 0, 0, 0])), vectors).tolist() == [2, 3, 1, PAD, PAD]
 
 
+def test_unknown_words_come_back_as_such(model: RowModel, notes: Dataset) -> None:
+    """The row of no token has no vector of its own, and must not stand for that of another."""
+    images = images_of(torch.tensor([[[5, UNKNOWN, 7, UNKNOWN, *[PAD] * (PLACES - 4)]]]))
+    weights, labels = model.initial_weights([(0,)]), torch.zeros(1, 1, dtype=torch.long)
+    unknown = Observation(model, weights, model.gradient(weights, images, labels), 1, ((0, 0),))
+    assert made(Span(), unknown)[0, 0, :5].tolist() == [5, UNKNOWN, 7, UNKNOWN, PAD]
+
+
 def test_which_weights_come_before_a_layer(model: RowModel, behind: RowModel) -> None:
     names = {"words.weight", "places", "encoder.0.norm1.weight", "encoder.0.norm1.bias"}
     assert set(read_before(model, token_layer(model, "span"))) == names
