@@ -45,7 +45,7 @@ class Decode(ClosedForm):
 
     def solved(self, observation: Observation) -> Tensor:
         tables, rows = _tables(observation), torch.arange(observation.rows, device=observation.target.device)
-        several = observation.examples > 1
+        several = observation.unknowns > 1
 
         def of_row(row: Tensor) -> Tensor:
             seen = observation.take(row)
@@ -55,8 +55,8 @@ class Decode(ClosedForm):
         return images_of(torch.stack(found)).flatten(1).to(observation.target)
 
     def effort(self, observation: Observation) -> int:
-        if observation.examples > 1:
-            return STARTS + ROUNDS * observation.examples
+        if observation.unknowns > 1:
+            return STARTS + ROUNDS * observation.unknowns
         return 1 + observation.model.classes + self.tries
 
     def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
@@ -112,7 +112,7 @@ def _tables(observation: Observation) -> tuple[str, str]:
             "attack 'decode' needs noise of a known level, and this level follows private data or is published by "
             "nobody; use --attack identify"
         )
-    if observation.examples > 1:
+    if observation.unknowns > 1:
         require_texts_apart(observation)
     return words, places
 
@@ -207,7 +207,7 @@ _TINY = 1e-14
 
 def require_texts_apart(observation: Observation) -> None:
     """Raises UsageError: there are no public texts, or each text's share in the gradient cannot be computed."""
-    clipping, several = observation.clipping, f"attack 'decode' on {observation.examples} texts needs"
+    clipping, several = observation.clipping, f"attack 'decode' on {observation.unknowns} texts needs"
     if observation.prior is None or observation.prior.texts is None:
         raise UsageError(f"{several} public texts; use --prior auto, or --batch-size 1")
     if clipping is not None and not (knows_clip(observation) and clipping.unit == "example"):
@@ -298,7 +298,7 @@ class Mixture:
         for some in torch.arange(len(texts)).split(max(2, at_once(self._seen))):
             made = example_gradients(self._seen, images_of(texts[some]), labels[some], len(some))
             found.append(torch.cat(self._parts(made), 1).float())
-        return torch.cat(found) / self._seen.examples
+        return torch.cat(found) / self._seen.unknowns
 
     def start(self, pool: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
         """Of public texts (N, T) of classes (N,) those that explain most, one after the other, as many as there are,
@@ -306,7 +306,7 @@ class Mixture:
         made = self.of(pool, classes).flatten(1)
         target, products = self._whole.flatten().float(), made @ made.T
         fits, chosen = made @ target, list[int]()
-        for _ in range(self._seen.examples):
+        for _ in range(self._seen.unknowns):
             chosen.append(int((products.diagonal() - 2 * fits).argmin()))
             fits = fits - products[:, chosen[-1]]
         found, lengths = torch.tensor(chosen), (pool != PAD).sum(1)
@@ -362,7 +362,7 @@ def mixed_texts(seen: Observation, tables: tuple[str, str], noise: float, at: Te
     places, prior = seen.model.image_shape[-1], seen.prior
     assert prior is not None and prior.texts is not None  # as required
     if not bool(seen.target.isfinite().all()):
-        return torch.full((seen.examples, places), PAD)
+        return torch.full((seen.unknowns, places), PAD)
     exact = _without_noise(seen)
     if exact is not None:
         return exact

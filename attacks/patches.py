@@ -54,9 +54,9 @@ class Patches(Attack):
         Raises:
             UsageError: more than one example is hidden, or the network does not place patches by learned rows.
         """
-        if observation.examples > 1:
+        if observation.unknowns > 1:
             raise UsageError(
-                f"attack 'patches' reads one example per observation, not {observation.examples}; use --batch-size 1 "
+                f"attack 'patches' reads one example per observation, not {observation.unknowns}; use --batch-size 1 "
                 "and one local step"
             )
         require_gradients(observation)

@@ -460,8 +460,8 @@ def of_row(observation: Observation, row: int) -> Tensor:
     """The texts (n, T) of one row."""
     weights, target = observation.weights[row], observation.target[row]
     if not target.isfinite().all():
-        return torch.full((observation.examples, observation.model.image_shape[-1]), PAD)
-    return sentences(Reader(observation.model, weights, target), target, observation.examples)
+        return torch.full((observation.unknowns, observation.model.image_shape[-1]), PAD)
+    return sentences(Reader(observation.model, weights, target), target, observation.unknowns)
 
 
 # --------------------------------------------------------------------------------------

@@ -145,6 +145,11 @@ def test_a_head_of_zeros_is_none_after_the_first_of_several_steps(victims: Victi
     assert run_attack(Patches(), replace(seen, local_steps=3)).images.any()
 
 
+def test_one_image_in_several_steps_is_one_image(victims: Victims, digits: Digits) -> None:
+    seen = replace(victims(2, model="vit"), examples=3, local_steps=3, update_model="avg", places=(0, 0, 0))
+    torch.testing.assert_close(run_attack(Patches(), seen).images, digits(2, 1)[0], atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize("chunk", [1, 2])
 def test_a_victim_without_a_gradient_fails_alone_whatever_the_chunk(
     chunk: int, victims: Victims, digits: Digits

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from harness.attacks import run_attack
 from harness.attacks.blind import Blind
 from harness.attacks.cpl import CPL
+from harness.attacks.decode import Decode
 from harness.attacks.identify import Identify
 from harness.attacks.residual import improbability
 from harness.attacks.sentences import FirstAttention, first_attention
@@ -49,7 +50,7 @@ def seen(model: RowModel, notes: Dataset, chosen: list[list[int]], seed: int = 0
     return Observation(model, weights, gradients, len(chosen[0]), keys), tokens_of(notes.images[places])
 
 
-def made(attack: Span | TokenRows, observation: Observation) -> Tensor:
+def made(attack: Span | TokenRows | Decode, observation: Observation) -> Tensor:
     return tokens_of(run_attack(attack, observation).images)
 
 
@@ -114,6 +115,15 @@ def test_one_text_comes_back_whole(model: RowModel, notes: Dataset) -> None:
         assert torch.equal(made(attack, observation), tokens)
         # A clip takes one unknown scale, and pruning of what is zero anyway nothing.
         assert torch.equal(made(attack, replace(observation, target=observation.target * 1e-3)), tokens)
+
+
+@pytest.mark.parametrize("attack", [TokenRows(), Span(), Decode()])
+def test_one_text_in_several_steps_is_one_text(
+    attack: TokenRows | Span | Decode, model: RowModel, notes: Dataset
+) -> None:
+    observation, truth = seen(model, notes, [[3], [4]])
+    observation = replace(observation, examples=3, local_steps=3, update_model="avg", places=(0, 0, 0))
+    assert torch.equal(made(attack, observation), truth.expand(-1, 3, -1))
 
 
 def test_noise_ends_it(model: RowModel, notes: Dataset) -> None:
