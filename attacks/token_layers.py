@@ -43,11 +43,12 @@ class Seen(Exception):
 
 @contextmanager
 def stopped_at(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect what a layer is given; the pass ends there."""
+    """Collect what a layer is given, examples first; the pass ends there."""
     given: list[Tensor] = []
+    turned = isinstance(layer, nn.MultiheadAttention) and not layer.batch_first
 
     def see(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        given.append(arguments[0])
+        given.append(arguments[0].transpose(0, 1) if turned else arguments[0])
         raise Seen
 
     hook = layer.register_forward_pre_hook(see)

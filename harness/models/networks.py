@@ -238,21 +238,12 @@ def build_module(name: str, image_shape: ImageShape, classes: int, seed: int) ->
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed: it seeds accelerators too, which nothing puts back, and is slow where there is none.
         torch.default_generator.manual_seed(seed)
-        try:
-            with own_code():
-                module = factory(image_shape, classes) if texts is None else _of_texts(factory, texts, classes)
-        except UsageError:
-            raise
-        except Exception as error:  # the user's own code may raise anything
-            problem = in_one_line(error)
-            raise UsageError(f"model {name!r} failed to build for {_said(image_shape, problem)}") from error
-    if not isinstance(module, nn.Module):
-        raise UsageError(f"model {name!r} returned {type(module).__name__}; its factory must return a torch.nn.Module")
-    for change in changes:
-        try:
-            module = change(module)
-        except UsageError as error:
-            raise UsageError(f"model {name!r}: {error}") from error
+        module = _made(name, factory, image_shape, classes, texts)
+        for change in changes:  # which may draw weights too
+            try:
+                module = change(module)
+            except UsageError as error:
+                raise UsageError(f"model {name!r}: {error}") from error
     if texts is not None:
         _let_read(module, texts.vocabulary)
     _refuse_random_layers(name, module)
@@ -261,6 +252,23 @@ def build_module(name: str, image_shape: ImageShape, classes: int, seed: int) ->
     _keep_what_layers_get(module)
     keep_running_statistics(module)
     return module.float()
+
+
+def _made(
+    name: str, factory: Callable[..., nn.Module], image_shape: ImageShape, classes: int, texts: TextShape | None
+) -> nn.Module:  # fmt: skip
+    """What a factory returns, which is a module."""
+    try:
+        with own_code():
+            module = factory(image_shape, classes) if texts is None else _of_texts(factory, texts, classes)
+    except UsageError:
+        raise
+    except Exception as error:  # the user's own code may raise anything
+        problem = in_one_line(error)
+        raise UsageError(f"model {name!r} failed to build for {_said(image_shape, problem)}") from error
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"model {name!r} returned {type(module).__name__}; its factory must return a torch.nn.Module")
+    return module
 
 
 def _of_texts(factory: Callable[..., nn.Module], shape: TextShape, classes: int) -> nn.Module:

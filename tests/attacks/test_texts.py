@@ -190,6 +190,26 @@ def as_sets(texts: Tensor) -> list[set[tuple[int, ...]]]:
     return [{tuple(text) for text in row} for row in texts.tolist()]
 
 
+def test_attention_that_reads_places_first_is_read(notes: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch's attention does by default; several texts are not told apart there, in words."""
+
+    class Turned(nn.TransformerEncoderLayer):
+        def forward(self, src: Tensor, **masks: Tensor) -> Tensor:
+            return super().forward(src.transpose(0, 1), **masks).transpose(0, 1)
+
+    class PlacesFirst(NormBehind):
+        def __init__(self, vocabulary: int, places: int, classes: int) -> None:
+            super().__init__(vocabulary, places, classes)
+            self.layer = Turned(192, 4, 64, 0.0)
+
+    monkeypatch.setitem(MODELS._entries, "places_first", lambda shape, classes: PlacesFirst(1_024, shape[2], classes))
+    turned = RowModel("places_first", notes.image_shape, notes.num_classes)
+    observation, tokens = seen(turned, notes, [[3]])
+    assert torch.equal(made(Span(), observation), tokens)
+    with pytest.raises(UsageError, match="first attention .with batch_first. behind a table"):
+        made(Span(), seen(turned, notes, [[3, 4]])[0])
+
+
 @pytest.mark.parametrize(("network", "texts"), [
     ("model", 3), ("behind", 3), pytest.param("model", 8, marks=pytest.mark.slow),
 ])  # fmt: skip
