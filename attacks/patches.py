@@ -126,7 +126,7 @@ def closed_form(observation: Observation, scale: Tensor | float = 1.0) -> Tensor
 
 
 def patches_read(observation: Observation) -> Tensor:
-    """What the layer was given (R, N, F): x_p at the least distance of sum_p d_p x_p from its gradient; 0 if unreadable.
+    """What the layer was given (R, N, F): x_p at least distance of sum_p d_p x_p from its gradient; 0 if unreadable.
 
     float64 inside: errors of neighbouring patches are nearly parallel.
     """
@@ -220,8 +220,8 @@ _OTHERS, _AGREES = 8, 1e-3
 
 
 def _pixels_of_patches(model: RowModel, layer: nn.Module) -> tuple[Tensor, Tensor] | None:
-    """Which pixel (N, F) of the flat image the layer reads where, and how it is scaled (2, N, F); None where it does not
-    read patches one by one."""
+    """Which pixel (N, F) of the flat image the layer reads where, and how it is scaled (2, N, F); None where it does
+    not read patches one by one."""
     first = next(model.plain_module.parameters())
     random = torch.rand(model.image_shape, generator=generator("patches", "pixels"))
     numbered = torch.arange(float(random.numel())).reshape(random.shape)

@@ -206,7 +206,7 @@ def test_attention_that_reads_places_first_is_read(notes: Dataset, monkeypatch: 
     turned = RowModel("places_first", notes.image_shape, notes.num_classes)
     observation, tokens = seen(turned, notes, [[3]])
     assert torch.equal(made(Span(), observation), tokens)
-    with pytest.raises(UsageError, match="first attention .with batch_first. behind a table"):
+    with pytest.raises(UsageError, match=r"first attention \(with batch_first\) behind a table"):
         made(Span(), seen(turned, notes, [[3, 4]])[0])
 
 
