@@ -58,17 +58,17 @@ class Decode(ClosedForm):
         def of_row(row: Tensor) -> Tensor:
             seen = observation.take(row)
             if not bool(seen.target.isfinite().all()):
-                return torch.full((seen.examples, observation.model.image_shape[-1]), PAD)
+                return torch.full((seen.unknowns, observation.model.image_shape[-1]), PAD)
             if tables is None:
                 return self._by_layers(seen, layers, partial(vectors, row=int(row)))[None]
-            return _texts(seen, tables) if observation.examples > 1 else self._by_tables(seen, tables)[None]
+            return _texts(seen, tables) if observation.unknowns > 1 else self._by_tables(seen, tables)[None]
 
         found = side_by_side(of_row, rows.split(1), apart=rows.device.type == "cpu")
         return images_of(torch.stack(found)).flatten(1).to(observation.target)
 
     def effort(self, observation: Observation) -> int:
-        if observation.examples > 1:
-            return STARTS + ROUNDS * observation.examples
+        if observation.unknowns > 1:
+            return STARTS + ROUNDS * observation.unknowns
         if _tables(observation) is None:
             return STARTS + observation.model.image_shape[-1] + _MORE * self.tries
         return 1 + observation.model.classes + self.tries
@@ -144,7 +144,7 @@ def _tables(observation: Observation) -> tuple[str, str] | None:
     except UsageError:
         words, places = "", None
         require_texts(observation.model, "decode")
-    if observation.examples > 1:
+    if observation.unknowns > 1:
         require_texts_apart(observation, places is not None)
     return None if places is None else (words, places)
 
@@ -287,7 +287,7 @@ _TINY = 1e-14
 def require_texts_apart(observation: Observation, tables: bool) -> None:
     """Raises UsageError: there are no trained tables of words and places or no public texts, or each text's share in
     the gradient cannot be computed."""
-    clipping, several = observation.clipping, f"attack 'decode' on {observation.examples} texts needs"
+    clipping, several = observation.clipping, f"attack 'decode' on {observation.unknowns} texts needs"
     if not tables:
         raise UsageError(f"{several} a table of words and learned places that are trained; use --attack identify")
     if observation.prior is None or observation.prior.texts is None:
@@ -380,7 +380,7 @@ class Mixture:
         for some in torch.arange(len(texts)).split(max(2, at_once(self._seen))):
             made = example_gradients(self._seen, images_of(texts[some]), labels[some], len(some))
             found.append(torch.cat(self._parts(made), 1).float())
-        return torch.cat(found) / self._seen.examples
+        return torch.cat(found) / self._seen.unknowns
 
     def start(self, pool: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
         """Of public texts (N, T) of classes (N,) those that explain most, one after the other, as many as there are,
@@ -388,7 +388,7 @@ class Mixture:
         made = self.of(pool, classes).flatten(1)
         target, products = self._whole.flatten().float(), made @ made.T
         fits, chosen = made @ target, list[int]()
-        for _ in range(self._seen.examples):
+        for _ in range(self._seen.unknowns):
             chosen.append(int((products.diagonal() - 2 * fits).argmin()))
             fits = fits - products[:, chosen[-1]]
         found, lengths = torch.tensor(chosen), (pool != PAD).sum(1)

@@ -44,7 +44,7 @@ class Identify(Identifier):
 
     def distances(self, observation: Observation, candidates: Tensor, labels: Tensor, chunk: int = 128) -> Tensor:
         """See :meth:`Identifier.distances`. Of one example, ``labels`` may also be of each candidate (R, C)."""
-        if observation.examples > 1:
+        if observation.unknowns > 1:
             return _among_several(observation, candidates, labels, chunk)
         rows, count = candidates.shape[:2]
         labels = labels[:, None].expand(-1, count) if labels.dim() == 1 else labels
@@ -61,7 +61,7 @@ class Identify(Identifier):
         return torch.cat(parts).reshape(rows, count)
 
     def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
-        if observation.examples > 1:
+        if observation.unknowns > 1:
             return unread_level(observation)  # nobody says what the others were
         return misfit(observation, _gradient(observation, images, labels))
 
@@ -201,8 +201,8 @@ def _gradient(observation: Observation, images: Tensor, labels: Tensor) -> Tenso
     target = observation.target
     return dummy_gradient(
         observation,
-        images[:, None].to(target),
-        labels[:, None].to(target.device),
+        observation.in_places(images[:, None].to(target)),
+        observation.in_places(labels[:, None].to(target.device)),
         knows_clip(observation),
         differentiable=False,
     ).detach()

@@ -6,6 +6,7 @@ over the patches. As long as the errors are linearly independent, least squares 
 """
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -20,6 +21,7 @@ from harness.attacks.attack import ATTACKS, Attack, Dummy, validated_attack
 from harness.attacks.attacker import SHUT_OUT
 from harness.attacks.candidates import require_gradients
 from harness.attacks.stages import Stage
+from harness.attacks.token_layers import Seen, stopped_at
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.models import RowModel
@@ -52,21 +54,21 @@ class Patches(Attack):
         Raises:
             UsageError: more than one example is hidden, or the network does not place patches by learned rows.
         """
-        if observation.examples > 1:
+        if observation.unknowns > 1:
             raise UsageError(
-                f"attack 'patches' reads one example per observation, not {observation.examples}; use --batch-size 1 "
+                f"attack 'patches' reads one example per observation, not {observation.unknowns}; use --batch-size 1 "
                 "and one local step"
             )
         require_gradients(observation)
-        embedding_of(observation.model)
+        brightest = embedding_of(observation.model).brightest
         _require_a_head(observation)
         if not _scale_is_open(observation):
             return observation.target.new_zeros(len(keys), 1)
-        return -closed_form(observation).abs().amax(1, keepdim=True).clamp_min(1e-12).log()
+        return (brightest / patches_read(observation).abs().amax((1, 2)).clamp_min(1e-12)).log()[:, None]
 
     def dummy(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Dummy:
         assert labels is not None
-        images = closed_form(observation) * position.exp()
+        images = closed_form(observation, position.exp())
         return Dummy(images.reshape(len(position), 1, *observation.model.image_shape), labels)
 
     def matching(self, observation: Observation, dummy: Dummy) -> Tensor:
@@ -95,10 +97,12 @@ def _scale_is_open(observation: Observation) -> bool:
 
 
 def _require_a_head(observation: Observation) -> None:
-    """Raises UsageError: a head of zeros, as torchvision makes it, lets no gradient below it.
+    """Raises UsageError: a head of zeros, as torchvision makes it, lets no gradient below it in its first step.
 
     Weights alone decide, which everybody knows: what a victim's gradient is must not end the attack on another.
     """
+    if observation.local_steps > 1:
+        return
     if not observation.model.layout.split(observation.weights)[_head_of(observation.model)].flatten(1).any(1).all():
         raise UsageError(
             f"attack 'patches' is {SHUT_OUT} the head's weights are zero, so that no gradient goes below it; use "
@@ -111,17 +115,24 @@ def _head_of(model: RowModel) -> str:
     return model.last_linear()[0]
 
 
-def closed_form(observation: Observation) -> Tensor:
-    """Images (R, D) whose patches x_p minimise the distance of sum_p d_p x_p from the gradient of W; 0 if unreadable.
+def closed_form(observation: Observation, scale: Tensor | float = 1.0) -> Tensor:
+    """Images (R, D) of the patches that were read, times a scale (R, 1); 0 if unreadable."""
+    embedding, read = embedding_of(observation.model), patches_read(observation)
+    first, of_one = embedding.scaling.to(read)
+    found = ((read.flatten(1) * scale).unflatten(1, first.shape) - first) / of_one
+    images = observation.target.new_zeros(len(read), math.prod(observation.model.image_shape))
+    images[:, embedding.pixels.to(images.device).flatten()] = found.flatten(1).to(images)
+    return images.where(read.flatten(1).any(1, keepdim=True), 0.0)
+
+
+def patches_read(observation: Observation) -> Tensor:
+    """What the layer was given (R, N, F): x_p at least distance of sum_p d_p x_p from its gradient; 0 if unreadable.
 
     float64 inside: errors of neighbouring patches are nearly parallel.
     """
-    embedding = embedding_of(observation.model)
-    errors, mixed, finite = _read(observation, embedding)
-    pixels = torch.linalg.pinv(errors.mT) @ mixed
-    images = torch.zeros_like(pixels.flatten(1))
-    images[:, embedding.pixels.to(images.device).flatten()] = pixels.flatten(1)
-    return images.where(finite[:, None], 0.0).to(observation.target)
+    errors, mixed, finite = _read(observation, embedding_of(observation.model))
+    read = torch.linalg.pinv(errors.mT) @ mixed
+    return read.where(finite[:, None, None], 0.0).to(observation.target)
 
 
 def unexplained(observation: Observation) -> Tensor:
@@ -150,6 +161,8 @@ class PatchEmbedding:
         weight, places: names of the two parameters.
         first: the row of ``places`` that belongs to the first patch; rows before it are a class token's.
         pixels: (N, F) which pixel of the flat image is which number of which patch.
+        scaling: (2, N, F) what the layer is given is the first plus the second times the pixel, such as a network that
+            scales images itself gives it.
         width: numbers of a token.
     """
 
@@ -157,12 +170,18 @@ class PatchEmbedding:
     places: str
     first: int
     pixels: Tensor
+    scaling: Tensor
     width: int
 
     @property
     def patches(self) -> int:
         """How many there are."""
         return len(self.pixels)
+
+    @property
+    def brightest(self) -> float:
+        """The largest number that an image in [0, 1] gives the layer, up to its sign."""
+        return float(torch.stack([self.scaling[0], self.scaling.sum(0)]).abs().max())
 
 
 @lru_cache(maxsize=2)
@@ -175,23 +194,24 @@ def embedding_of(model: RowModel) -> PatchEmbedding:
     # The network itself comes first where it owns parameters, such as places.
     named = ((prefix, layer) for prefix, layer in model.called_layers() if hasattr(layer, "weight"))
     prefix, layer = next(named, ("", model.plain_module))
-    weight, pixels = f"{prefix}weight", _pixels_of_patches(model, layer)
-    if pixels is None or weight not in model.layout.names:
+    weight, found = f"{prefix}weight", _pixels_of_patches(model, layer)
+    if found is None or weight not in model.layout.names:
         raise _inapplicable(model, "whose first layer reads patches that do not overlap, and is trained")
+    pixels, scaling = found
     image = torch.rand(model.image_shape, generator=generator("patches", "image"))
     gradients = _gradients(model, image)
     count, width = len(pixels), len(gradients[weight])
     if count > width:
         raise _inapplicable(model, f"of at most as many patches as a token has numbers, not {count} of {width}")
     mixed = gradients.pop(weight).flatten(1)
-    read = image.flatten()[pixels].to(mixed)
+    read = (scaling[0] + scaling[1] * image.flatten()[pixels]).to(mixed)
     for name, gradient in gradients.items():
         if gradient.dim() < 2 or gradient.shape[-1] != width or not 0 <= gradient.numel() // width - count <= _OTHERS:
             continue
         errors = gradient.reshape(-1, width)
         for first in range(len(errors) - count + 1):
             if (errors[first : first + count].T @ read - mixed).norm() <= _AGREES * mixed.norm():
-                return PatchEmbedding(weight, name, first, pixels, width)
+                return PatchEmbedding(weight, name, first, pixels, scaling, width)
     raise _inapplicable(model, "that learns a row for each place of a patch")
 
 
@@ -199,13 +219,33 @@ def embedding_of(model: RowModel) -> PatchEmbedding:
 _OTHERS, _AGREES = 8, 1e-3
 
 
-def _pixels_of_patches(model: RowModel, layer: nn.Module) -> Tensor | None:
-    """Which pixel (N, F) of the flat image the layer reads where; None where it does not read patches one by one."""
-    numbered = torch.arange(math.prod(model.image_shape), dtype=torch.float64).reshape(1, *model.image_shape)
-    if isinstance(layer, nn.Conv2d) and layer.stride == layer.kernel_size:
-        plain = layer.groups == 1 and set(layer.dilation) == {1} and layer.padding in ((0, 0), "valid")
-        return functional.unfold(numbered, layer.kernel_size, stride=layer.stride)[0].T.long() if plain else None
-    return None
+def _pixels_of_patches(model: RowModel, layer: nn.Module) -> tuple[Tensor, Tensor] | None:
+    """Which pixel (N, F) of the flat image the layer reads where, and how it is scaled (2, N, F); None where it does
+    not read patches one by one."""
+    first = next(model.plain_module.parameters())
+    random = torch.rand(model.image_shape, generator=generator("patches", "pixels"))
+    numbered = torch.arange(float(random.numel())).reshape(random.shape)
+    tried = torch.stack([torch.zeros_like(random), torch.ones_like(random), numbered, random]).to(first)
+    with torch.no_grad(), in_evaluation_mode(model.plain_module), stopped_at(layer) as given, suppress(Seen):
+        model.plain_module(tried)
+    read = _patches_given(layer, given[0].double().cpu()) if given else None
+    if read is None:
+        return None
+    none, one, number, drawn = read
+    pixels = ((number - none) / (one - none)).nan_to_num(-1.0, -1.0, -1.0).round().long()
+    known = random.flatten().double()[pixels.clamp(0, random.numel() - 1)]
+    wrong = (pixels < 0) | (pixels >= random.numel()) | ((none + (one - none) * known - drawn).abs() > _AGREES)
+    return None if wrong.any() else (pixels, torch.stack([none, one - none]))
+
+
+def _patches_given(layer: nn.Module, given: Tensor) -> Tensor | None:
+    """The patches (B, N, F) of what a layer is given; None where it does not multiply each by its weight."""
+    if isinstance(layer, nn.Linear):
+        return given if given.dim() == 3 else None
+    if not isinstance(layer, nn.Conv2d) or given.dim() != 4 or layer.stride != layer.kernel_size:
+        return None
+    plain = layer.groups == 1 and set(layer.dilation) == {1} and layer.padding in ((0, 0), "valid")
+    return functional.unfold(given, layer.kernel_size, stride=layer.stride).mT if plain else None
 
 
 def _gradients(model: RowModel, image: Tensor) -> dict[str, Tensor]:

@@ -110,13 +110,14 @@ def first_attention(model: RowModel) -> FirstAttention:
                     if any(same(read, added + attended[1]) for _, _, read, _ in calls):
                         return FirstAttention(name, norm, before)
     raise UsageError(
-        f"attack 'span' tells several texts apart by the first attention behind a table {words.split('.')[0]!r} and a "
-        f"layer norm, which model {model.name!r} lacks; use --batch-size 1"
+        f"attack 'span' tells several texts apart by the first attention (with batch_first) behind a table "
+        f"{words.split('.')[0]!r} and a layer norm, which model {model.name!r} lacks; use --batch-size 1"
     )
 
 
 def _attends(module: nn.Module) -> bool:
-    return isinstance(module, nn.MultiheadAttention) and None not in (module.in_proj_weight, module.in_proj_bias)
+    whole = isinstance(module, nn.MultiheadAttention) and module.batch_first
+    return whole and None not in (module.in_proj_weight, module.in_proj_bias)
 
 
 def _norms(module: nn.Module) -> bool:
@@ -460,8 +461,8 @@ def of_row(observation: Observation, row: int) -> Tensor:
     """The texts (n, T) of one row."""
     weights, target = observation.weights[row], observation.target[row]
     if not target.isfinite().all():
-        return torch.full((observation.examples, observation.model.image_shape[-1]), PAD)
-    return sentences(Reader(observation.model, weights, target), target, observation.examples)
+        return torch.full((observation.unknowns, observation.model.image_shape[-1]), PAD)
+    return sentences(Reader(observation.model, weights, target), target, observation.unknowns)
 
 
 # --------------------------------------------------------------------------------------

@@ -43,8 +43,8 @@ class Span(ClosedForm):
     def solved(self, observation: Observation) -> Tensor:
         layer, model = token_layer(observation.model, "span"), observation.model
         low = layers_of(model)
-        if observation.examples > 1:
-            require_one(low, observation.examples)
+        if observation.unknowns > 1:
+            require_one(low, observation.unknowns)
             sentences.first_attention(model)
             several = [images_of(sentences.of_row(observation, row)).flatten() for row in range(observation.rows)]
             return torch.stack(several).to(observation.target)

@@ -45,11 +45,12 @@ class Seen(Exception):
 
 @contextmanager
 def stopped_at(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect what a layer is given; the pass ends there."""
+    """Collect what a layer is given, examples first; the pass ends there."""
     given: list[Tensor] = []
+    turned = isinstance(layer, nn.MultiheadAttention) and not layer.batch_first
 
     def see(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        given.append(arguments[0])
+        given.append(arguments[0].transpose(0, 1) if turned else arguments[0])
         raise Seen
 
     hook = layer.register_forward_pre_hook(see)
@@ -235,7 +236,9 @@ def directions(gradient: Tensor, vectors: Tensor, deviation: float) -> Tensor:
 def nearest(off: Tensor) -> Tensor:
     """The text (T,) of the tokens that lie least outside of a span (V, T); it ends where none is near."""
     tokens = torch.full(off.shape[1:2], PAD)
-    near, found = off.min(0)
+    # No token stands at a place behind the end, and so has no vector: see :func:`candidates_at`.
+    near, found = off[PAD + 1 :].min(0)
+    found = found + PAD + 1
     before = torch.cat([near.new_full((1,), _OUTSIDE), near.cummax(0).values[:-1] * _FURTHER])
     ends = (near > before.clamp(_RIGHT, _OUTSIDE)).nonzero()
     length = int(ends[0]) if len(ends) else len(tokens)

@@ -33,9 +33,9 @@ class TokenRows(ClosedForm):
     def solved(self, observation: Observation) -> Tensor:
         model = observation.model
         words, places = tables_of(model, "token_rows")
-        if observation.examples > 1:
+        if observation.unknowns > 1:
             raise UsageError(
-                f"attack 'token_rows' orders the words of one text, not of {observation.examples}; use --batch-size 1 "
+                f"attack 'token_rows' orders the words of one text, not of {observation.unknowns}; use --batch-size 1 "
                 "and one local step"
             )
         parts = model.layout.split(observation.target)

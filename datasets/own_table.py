@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from harness.base.columns import Columns, Group
-from harness.base.errors import in_one_line
+from harness.base.errors import UsageError, in_one_line
 from harness.base.limits import log
 from harness.datasets.files import DataFile
 from harness.datasets.record import Dataset, build_dataset, class_numbers
@@ -83,6 +83,8 @@ def _of_csv(file: DataFile, content: bytes, only: Collection[str] | None) -> lis
     except UnicodeDecodeError as error:
         raise file.wrong("is no text in UTF-8", "save it as one") from error
     except csv.Error as error:
+        if "field limit" in str(error):
+            raise file.wrong(f"has a cell of more than {csv.field_size_limit():,} characters", "cut it") from error
         raise file.wrong(f"is no CSV file ({in_one_line(error)})", GOOD_FILE) from error
     head = [name.strip() for name in rows.pop(0)] if rows else []
     if len(head) == 1 and any(mark in head[0] for mark in ";\t"):
@@ -91,6 +93,7 @@ def _of_csv(file: DataFile, content: bytes, only: Collection[str] | None) -> lis
     if ragged is not None:
         raise file.wrong(f"has other columns in row {ragged} than in its head", "put values with commas in quotes")
     wanted = [place for place, name in enumerate(head) if only is None or name in only]
+    _require_distinct(file, [head[place] for place in wanted])
     return [(head[place], [row[place] for row in rows]) for place in wanted]
 
 
@@ -105,11 +108,20 @@ def _of_parquet(file: DataFile, content: bytes, only: Collection[str] | None) ->
         cells = opened.metadata.num_rows * opened.metadata.num_columns
         if cells <= _MOST_NUMBERS:
             table = opened.read()
-            names = enumerate(table.column_names)
-            return [(name, table.column(at).to_pylist()) for at, name in names if only is None or name in only]
+            names = [(at, name) for at, name in enumerate(table.column_names) if only is None or name in only]
+            _require_distinct(file, [name for _, name in names])
+            return [(name, table.column(at).to_pylist()) for at, name in names]
+    except UsageError:
+        raise
     except Exception as error:  # a damaged file may make it raise anything
         raise file.wrong(f"cannot be read as Parquet ({in_one_line(error)})", f"{GOOD_FILE}, or {AS_IMAGES}") from error
     raise file.wrong(f"has {cells:,} cells", f"give at most {_MOST_NUMBERS:,}")
+
+
+def _require_distinct(file: DataFile, names: Sequence[str]) -> None:
+    twice = next((name for place, name in enumerate(names) if name and name in names[:place]), None)
+    if twice is not None:
+        raise file.wrong(f"has two columns {twice!r}", "rename one of them")
 
 
 def odd_character(text: str) -> str | None:
@@ -170,11 +182,10 @@ def _kinds(file: DataFile, values: dict[str, list[str]]) -> tuple[dict[str, np.n
 def _cells(file: DataFile, columns: Sequence[Column]) -> dict[str, list[str]]:
     """The cells of every column as texts without spaces around them, by the column's name."""
     names = [name.strip() for name, _ in columns]
+    _require_distinct(file, names)
     for place, name in enumerate(names):
         if not name:
             raise file.wrong(f"has no name for column {place + 1}", "name it, or leave it out")
-        if name in names[:place]:
-            raise file.wrong(f"has two columns {name!r}", "rename one of them")
         if odd := odd_character(name):
             raise file.wrong(f"has the control character {odd} in the name of column {place + 1}", "take it out")
     if LABEL not in names:

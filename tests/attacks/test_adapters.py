@@ -59,6 +59,13 @@ def test_adapters_and_the_head_are_all_that_is_sent(notes: Dataset) -> None:
     assert set(without.layout.names) == of_layers
 
 
+def test_adapters_follow_from_the_seed_and_leave_other_draws_alone(notes: Dataset) -> None:
+    before = torch.get_rng_state()
+    model = RowModel("text_transformer_64+adapters(4)", notes.image_shape, notes.num_classes)
+    assert torch.equal(*model.initial_weights([(0,), (0,)]))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_network_with_new_adapters_computes_what_it_did(notes: Dataset) -> None:
     plain, adapted = (
         build_module(f"text_transformer_64{change}", notes.image_shape, 6, seed=3) for change in ("", "+adapters(4)")

@@ -106,6 +106,16 @@ def test_distances_are_those_of_plain_loops(facts: dict[str, Any], victims: Vict
     np.testing.assert_allclose(found.numpy(), wanted, rtol=2e-4, atol=2e-3)
 
 
+def test_one_example_in_several_steps_is_no_batch(victims: Victims, digits: Callable) -> None:
+    """Three passes over one example: there are no others that the rest could be of, and distances were infinite."""
+    candidates, labels = candidates_of(digits)
+    alone = victims(ROWS)
+    seen = replace(alone, examples=3, local_steps=3, update_model="avg", places=(0, 0, 0))
+    found = Identify().distances(seen, candidates, labels)
+    torch.testing.assert_close(found, Identify().distances(alone, candidates, labels), rtol=1e-4, atol=1e-4)
+    assert found.argmin(1).tolist() == [0] * ROWS
+
+
 @pytest.mark.parametrize("clipping", [None, Clipping(0.5, "layer", "example"), Clipping(0.5, "whole", "example")])
 def test_inner_products_tell_as_much(
     clipping: Clipping | None, victims: Victims, digits: Callable, monkeypatch: pytest.MonkeyPatch

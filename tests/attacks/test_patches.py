@@ -59,12 +59,31 @@ class Fixed(Renamed):
         self.register_buffer("where", places)
 
 
+class Cut(Renamed):
+    """It scales images itself, and multiplies patches that it cuts out by a linear layer."""
+
+    def __init__(self, channels: int, classes: int) -> None:
+        super().__init__(channels, classes)
+        self.cut = nn.Sequential(nn.Unfold(4, stride=4), Turned(), nn.Linear(16 * channels, 24), Turned())
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward((images - 0.4) / 0.2)
+
+
+class Turned(nn.Module):
+    """Its last two dimensions the other way round."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values.mT
+
+
 @pytest.fixture(scope="module", autouse=True)
 def networks() -> Any:
     """Registers networks of the tests' own for as long as they run."""
     own = {
         "renamed": lambda shape, classes: Renamed(shape[0], classes),
         "fixed": lambda shape, classes: Fixed(shape[0], classes),
+        "cut": lambda shape, classes: Cut(shape[0], classes),
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, factory in own.items():
@@ -73,7 +92,7 @@ def networks() -> Any:
 
 
 @pytest.mark.parametrize(("model", "clip"), [
-    ("vit", None), ("renamed", None),
+    ("vit", None), ("renamed", None), ("cut", None), ("renamed+normalised(0.5|0.25)", None), ("cut", 0.05),
     *(pytest.param(name, 0.05, marks=pytest.mark.slow) for name in ("vit", "renamed")),
 ])  # fmt: skip
 def test_images_are_exact_and_clips_lose_only_a_scale(
@@ -118,6 +137,17 @@ def test_what_cannot_be_read_is_not_applicable(victims: Victims) -> None:
         run_attack(Patches(), seen)
     with pytest.raises(UsageError, match="do not overlap, and is trained"):
         embedding_of(RowModel("vit+only(head)", (1, 8, 8), 10))
+
+
+def test_a_head_of_zeros_is_none_after_the_first_of_several_steps(victims: Victims) -> None:
+    seen = victims(2, model="vit")
+    seen.model.layout.split(seen.weights)["head.weight"][:] = 0.0
+    assert run_attack(Patches(), replace(seen, local_steps=3)).images.any()
+
+
+def test_one_image_in_several_steps_is_one_image(victims: Victims, digits: Digits) -> None:
+    seen = replace(victims(2, model="vit"), examples=3, local_steps=3, update_model="avg", places=(0, 0, 0))
+    torch.testing.assert_close(run_attack(Patches(), seen).images, digits(2, 1)[0], atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("chunk", [1, 2])

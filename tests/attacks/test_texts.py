@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from harness.attacks import run_attack
 from harness.attacks.blind import Blind
 from harness.attacks.cpl import CPL
+from harness.attacks.decode import Decode
 from harness.attacks.identify import Identify
 from harness.attacks.residual import improbability
 from harness.attacks.sentences import FirstAttention, first_attention
@@ -49,7 +50,7 @@ def seen(model: RowModel, notes: Dataset, chosen: list[list[int]], seed: int = 0
     return Observation(model, weights, gradients, len(chosen[0]), keys), tokens_of(notes.images[places])
 
 
-def made(attack: Span | TokenRows, observation: Observation) -> Tensor:
+def made(attack: Span | TokenRows | Decode, observation: Observation) -> Tensor:
     return tokens_of(run_attack(attack, observation).images)
 
 
@@ -116,6 +117,15 @@ def test_one_text_comes_back_whole(model: RowModel, notes: Dataset) -> None:
         assert torch.equal(made(attack, replace(observation, target=observation.target * 1e-3)), tokens)
 
 
+@pytest.mark.parametrize("attack", [TokenRows(), Span(), Decode()])
+def test_one_text_in_several_steps_is_one_text(
+    attack: TokenRows | Span | Decode, model: RowModel, notes: Dataset
+) -> None:
+    observation, truth = seen(model, notes, [[3], [4]])
+    observation = replace(observation, examples=3, local_steps=3, update_model="avg", places=(0, 0, 0))
+    assert torch.equal(made(attack, observation), truth.expand(-1, 3, -1))
+
+
 def test_noise_ends_it(model: RowModel, notes: Dataset) -> None:
     observation, tokens = seen(model, notes, [[1], [2]])
     noise = torch.randn(observation.target.shape, generator=torch.Generator().manual_seed(0))
@@ -178,6 +188,26 @@ def behind(notes: Dataset) -> Iterator[RowModel]:
 
 def as_sets(texts: Tensor) -> list[set[tuple[int, ...]]]:
     return [{tuple(text) for text in row} for row in texts.tolist()]
+
+
+def test_attention_that_reads_places_first_is_read(notes: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch's attention does by default; several texts are not told apart there, in words."""
+
+    class Turned(nn.TransformerEncoderLayer):
+        def forward(self, src: Tensor, **masks: Tensor) -> Tensor:
+            return super().forward(src.transpose(0, 1), **masks).transpose(0, 1)
+
+    class PlacesFirst(NormBehind):
+        def __init__(self, vocabulary: int, places: int, classes: int) -> None:
+            super().__init__(vocabulary, places, classes)
+            self.layer = Turned(192, 4, 64, 0.0)
+
+    monkeypatch.setitem(MODELS._entries, "places_first", lambda shape, classes: PlacesFirst(1_024, shape[2], classes))
+    turned = RowModel("places_first", notes.image_shape, notes.num_classes)
+    observation, tokens = seen(turned, notes, [[3]])
+    assert torch.equal(made(Span(), observation), tokens)
+    with pytest.raises(UsageError, match=r"first attention \(with batch_first\) behind a table"):
+        made(Span(), seen(turned, notes, [[3, 4]])[0])
 
 
 @pytest.mark.parametrize(("network", "texts"), [
@@ -275,6 +305,14 @@ def test_an_end_is_seen_where_vectors_behind_it_lie_near(model: RowModel) -> Non
         vectors[token, place] = basis[place]
     vectors[2, 3] = basis[0] + 0.07 * torch.eye(width)[5]
     assert told(torch.diag(torch.tensor([3.0, 2, 1, 0, 0, 0])), vectors).tolist() == [2, 3, 1, PAD, PAD]
+
+
+def test_unknown_words_come_back_as_such(model: RowModel, notes: Dataset) -> None:
+    """The row of no token has no vector of its own, and must not stand for that of another."""
+    images = images_of(torch.tensor([[[5, UNKNOWN, 7, UNKNOWN, *[PAD] * (PLACES - 4)]]]))
+    weights, labels = model.initial_weights([(0,)]), torch.zeros(1, 1, dtype=torch.long)
+    unknown = Observation(model, weights, model.gradient(weights, images, labels), 1, ((0, 0),))
+    assert made(Span(), unknown)[0, 0, :5].tolist() == [5, UNKNOWN, 7, UNKNOWN, PAD]
 
 
 def test_which_weights_come_before_a_layer(model: RowModel, behind: RowModel) -> None:

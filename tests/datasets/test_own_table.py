@@ -122,7 +122,7 @@ NUMBERED = [str(row) for row in range(ROWS)]
         (table().encode() + b"\xff", "is no text in UTF-8; save it as one"),
         (table().encode("utf-16"), "is no text in UTF-8"),
         (table(row3='31,"burns,ill,1,no'), "is no CSV file"),
-        (table(row3=f"31,{'b' * 200_000},ill,1,no"), "is no CSV file"),
+        (table(row3=f"31,{'b' * 200_000},ill,1,no"), "has a cell of more than 131,072 characters"),
         ("label," + ",".join(f"c{n}" for n in range(10_001)) + "\n" + f"0{',0' * 10_001}\n1{',1' * 10_001}\n" * 10,
          "makes 10,001 features; leave columns out"),
     ],

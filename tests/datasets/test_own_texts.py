@@ -77,6 +77,8 @@ def test_no_text_is_private_and_public(tmp_path: Path) -> None:
         ("text,label\na,0\nb,\n", "has no label in row 2"),
         ("text,label\na,-1\nb,0\n", r"has a negative label \(-1\)"),
         ("text,label\na,0\nb,0\n", "has texts of one class only; give two classes"),
+        ("text,text,label\na,b,0\nc,d,1\n", "has two columns 'text'; rename one of them"),
+        (f"text,label\n{'x' * 200_000},0\nb,1\n", "has a cell of more than 131,072 characters; cut it"),
         (b"text,label\n\xff,0\n", "is no text in UTF-8"),
         ('text,label\n"a,0\n', "is no CSV file"),
     ],
