@@ -1,0 +1,293 @@
+"""Texts as vectors, which an attack may change little by little: how attack ``map`` reads texts.
+
+A word counts for a network by the vector that a table puts out for it. So the network is taken behind its table: it
+reads vectors (T, E), one for each place, and the gradient of the table itself is left out. In the end each vector is
+taken for the nearest word of the table. Idea: Zhu et al., "Deep Leakage from Gradients" (NeurIPS 2019, section 4.2).
+The prior is ours: a Gaussian with the mean and covariance of the vectors that words have at a place in public texts of
+the class. How long a text is, the gradient of learned places says. Without it, some lengths are tried that public texts
+of the class have, first those whose likeliest text is likeliest.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from harness.attacks.candidates import dummy_gradient
+from harness.attacks.decode import ends_of, noise_on, used_places
+from harness.attacks.residual import improbability, knows_clip
+from harness.attacks.token_rows import learned_places, table_of_words
+from harness.base.errors import UsageError
+from harness.base.vectors import Layout
+from harness.base.words import PAD, UNKNOWN, images_of, tokens_of
+from harness.models import RowModel
+from harness.models.batch_norm import in_evaluation_mode
+from harness.models.rows import Way
+from harness.observation import Observation
+
+#: Of the mean variance along a direction, the least along any: a covariance needs a root.
+_LEAST = 1e-6
+#: Public texts of a length that are held against what was read, at most.
+_OF_A_LENGTH = 16
+
+
+class BehindWords(nn.Module):
+    """A network of texts that is given vectors in the place of words: (B, 1, E + 1, T), last a row of 1 where one is.
+
+    Args:
+        network: of texts as images (B, 1, BITS, T).
+        table: the name of its layer that puts out a vector for each word.
+    """
+
+    def __init__(self, network: nn.Module, table: str) -> None:
+        super().__init__()
+        self.network, self.table = network, table
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (B, K)."""
+        vectors, there = images[:, 0, :-1].mT, images[:, 0, -1] > 0.5
+        if getattr(self.network, "reads_shorter", False):
+            longest = max(1, int(there.sum(1).max()))
+            vectors, there = vectors[:, :longest], there[:, :longest]
+        return self.of_vectors(vectors, there * UNKNOWN)
+
+    def of_vectors(self, vectors: Tensor, tokens: Tensor) -> Tensor:
+        """Logits (B, K) of tokens (B, T) for which the table puts out vectors (B, T, E)."""
+        hook = self.network.get_submodule(self.table).register_forward_hook(lambda *_: vectors)
+        try:
+            return self.network(images_of(tokens).to(vectors))
+        finally:
+            hook.remove()
+
+
+def behind_words(model: RowModel) -> RowModel:
+    """A network of texts behind its table of words, of whose weights it has all others.
+
+    Raises:
+        UsageError: it has no such table, or reads words elsewhere too.
+    """
+    table, places = table_of_words(model, "map"), model.image_shape[-1]
+    refusal = UsageError(
+        f"attack 'map' reads texts through one table of words, and model {model.name!r} has none, or reads words "
+        "elsewhere too, as one that predicts the next word does; use --attack span or identify"
+    )
+    if table is None:
+        raise refusal
+    name, width = table
+    network = copy.deepcopy(model.plain_module)
+    layer = network.get_submodule(name)
+    if "weight" in layer._parameters:
+        fixed = layer.weight.detach()
+        del layer.weight
+        layer.register_buffer("weight", fixed)
+    soft, behind = copy.copy(model), BehindWords(network, name)
+    soft.plain_module, soft.layout, soft.image_shape = behind, Layout.of(behind), (1, width + 1, places)
+    others = tuple(f"network.{one}" for one in model.layout.names if one != f"{name}.weight")
+    if soft.layout.names != others or not _reads_vectors_alone(behind, width, places):
+        raise refusal
+    soft.evaluate_by(Way(None, False, alone=True))
+    return soft
+
+
+def _reads_vectors_alone(behind: BehindWords, width: int, places: int) -> bool:
+    """Whether vectors alone tell what the network makes of words, whichever these are."""
+    own = next(behind.parameters())
+    vectors = torch.randn(2, 1, places, width, generator=torch.Generator().manual_seed(0)).to(own)
+    words = torch.arange(places, device=own.device)[None] % 2 + UNKNOWN
+    with torch.no_grad(), in_evaluation_mode(behind):
+        made, same, other = (
+            behind.of_vectors(vectors[row], tokens) for row, tokens in ((0, words), (0, words.flip(1)), (1, words))
+        )
+    return bool(torch.allclose(made, same, rtol=1e-4, atol=1e-6)) and not torch.equal(made, other)
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """A table of words (V, E), and what public texts (N, T) of classes (N,) say of its vectors."""
+
+    table: Tensor
+    texts: Tensor
+    classes: Tensor
+    _known: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def at(self, label: int) -> tuple[Tensor, Tensor]:
+        """Means (T, E) and roots of covariances (T, E, E) of vectors at each place, in texts of a class.
+
+        A word's share at a place is drawn to that in all texts, which has the weight of one text.
+        """
+        if label not in self._known:
+            everywhere, table = self._counts(self.texts).sum(1) + 1, self.table.double()
+            everywhere = everywhere / everywhere.sum()
+            own = self._counts(self.of_class(label))
+            whole, used = table.T @ (everywhere[:, None] * table), own.sum(1).nonzero()[:, 0]
+            counts, words, total = own[used], table[used], own.sum(0)[:, None] + 1
+            means = (counts.T @ words + everywhere @ table) / total
+            squares = torch.stack([(words.T * at) @ words for at in counts.T]) + whole
+            covariances = squares / total[..., None] - means[:, :, None] * means[:, None]
+            least = _LEAST * covariances.diagonal(dim1=1, dim2=2).mean(1)
+            identity = torch.eye(table.shape[1]).to(table)
+            roots = torch.linalg.cholesky(covariances + least[:, None, None] * identity)
+            self._known[label] = means.to(self.table), roots.to(self.table)
+        return self._known[label]
+
+    def of_class(self, label: int) -> Tensor:
+        """Public texts (n, T) of a class; all where it has none."""
+        own = self.texts[self.classes == label]
+        return own if len(own) else self.texts
+
+    def _counts(self, texts: Tensor) -> Tensor:
+        """How often each word stands at each place (V, T); no word stands for the end."""
+        counts = torch.stack([column.bincount(minlength=len(self.table)) for column in texts.T], 1).double()
+        counts[PAD] = 0.0
+        return counts
+
+    def nearest(self, vectors: Tensor) -> Tensor:
+        """The words (...,) whose vectors are nearest to some (..., E)."""
+        words = self.table[PAD + 1 :]
+        apart = words.square().sum(1) - 2 * vectors @ words.T
+        return apart.argmin(-1) + PAD + 1
+
+
+@dataclass(frozen=True)
+class SoftTexts(Observation):
+    """An observation of one text a row, through a network behind its table of words.
+
+    Attributes:
+        words: of each row.
+        learned: the name of learned places; None without any.
+    """
+
+    words: tuple[Vectors, ...] = ()
+    learned: str | None = None
+
+    def take(self, index: Tensor) -> "SoftTexts":
+        """See :meth:`Observation.take`."""
+        taken = super().take(index)
+        assert isinstance(taken, SoftTexts)
+        return taken if taken is self else replace(taken, words=tuple(self.words[row] for row in index.tolist()))
+
+    def placed(self, position: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What positions (R, (E + 1) T) with labels (R, 1) mean.
+
+        Returns:
+            coordinates (R, 1, T E) in which the prior is standard normal, texts (R, 1, 1, BITS, T), and what the
+            network is given (R, 1, 1, E + 1, T).
+        """
+        places = self.model.image_shape[-1]
+        whole = position.view(len(position), -1, places)
+        coordinates, there = whole[:, :-1].mT, whole[:, -1].detach() > 0.5
+        texts, given = [], []
+        for words, label, own, used in zip(self.words, labels[:, 0].tolist(), coordinates, there, strict=True):
+            means, roots = words.at(label)
+            vectors = means + torch.einsum("tde,te->td", roots, own)
+            vectors = torch.where(used[:, None], vectors, words.table[PAD])
+            texts.append(torch.where(used, words.nearest(vectors.detach()), PAD))
+            given.append(torch.cat([vectors.mT, used[None].to(vectors)]))
+        return (
+            coordinates.flatten(1)[:, None],
+            images_of(torch.stack(texts))[:, None],
+            torch.stack(given)[:, None, None],
+        )
+
+    def used(self, labels: Tensor, turns: list[int]) -> Tensor:
+        """Which places (R, T) are used, by the class (R,) of each row: by learned places, or else as the likeliest
+        lengths say, of which each row takes the one whose turn it is."""
+        places, known, found = self.model.image_shape[-1], dict[tuple[int | str, ...], list[int]](), list[int]()
+        for row, (label, turn) in enumerate(zip(labels.tolist(), turns, strict=True)):
+            key = self.keys[row][:-1]  # the last is that of the start
+            if key not in known:
+                known[key] = self._likely_lengths(row, label) if self.learned is None else [self._told_length(row)]
+            found.append(known[key][turn % len(known[key])])
+        where = labels.device
+        return torch.arange(places, device=where) < torch.tensor(found, device=where)[:, None]
+
+    def _told_length(self, row: int) -> int:
+        assert self.learned is not None
+        own = self.model.layout.split(self.target[row : row + 1])[self.learned][0].flatten(0, -2)
+        known = ends_of(self.words[row].texts).cpu()
+        return used_places(own.double().cpu(), noise_on(self, (self.learned,)), known)
+
+    def _likely_lengths(self, row: int, label: int) -> list[int]:
+        """Those that public texts of a class have, the likeliest first."""
+        words = self.words[row]
+        texts, found = words.of_class(label), dict[int, float]()
+        lengths = (texts != PAD).sum(1).clamp_min(1)
+        seen, labels = self.take(torch.tensor([row])), torch.tensor([[label]], device=self.target.device)
+        for length in lengths.unique().tolist():
+            for text in texts[lengths == length][:_OF_A_LENGTH]:
+                given = torch.cat([words.table[text].mT, (text != PAD)[None].to(words.table)])[None, None, None]
+                made = dummy_gradient(seen, given, labels, knows_clip(seen), differentiable=False).detach()
+                found[length] = min(found.get(length, torch.inf), float(improbability(seen, made)))
+        return sorted(found, key=lambda length: found[length])
+
+
+def tells_lengths(model: RowModel) -> bool:
+    """Whether the gradient of a network of texts says how long a text is."""
+    table = table_of_words(model, "map")
+    return table is not None and learned_places(model, *table) is not None
+
+
+def softened(observation: Observation) -> Callable[[Observation], SoftTexts]:
+    """What makes of some rows of an observation of texts those that are attacked in their place.
+
+    Raises:
+        UsageError: several texts lie behind a row, there are no public texts, the network does not read words through
+            one table, or what was read is not told coordinate by coordinate.
+    """
+    _require_one_plain(observation)
+    model, prior, names = observation.model, observation.prior, observation.model.layout.names
+    assert prior is not None and prior.texts is not None and prior.classes is not None  # as required
+    soft = behind_words(model)
+    table = f"{soft.plain_module.table}.weight"
+    sizes = zip(names, model.layout.sizes, strict=True)
+    kept = torch.cat([torch.full((size,), name != table) for name, size in sizes]).nonzero()[:, 0]
+    kept = kept.to(observation.target.device)
+    name, width = table.removesuffix(".weight"), soft.image_shape[1] - 1
+    places = learned_places(model, name, width)
+    texts, classes = tokens_of(prior.texts.unflatten(1, (1, -1, model.image_shape[-1]))), prior.classes
+
+    def made(rows: Observation) -> SoftTexts:
+        found: list[Vectors] = []
+        for row in range(rows.rows):
+            own = model.plain_module.get_submodule(name).weight if table not in names else None
+            own = model.layout.split(rows.weights[row : row + 1])[table][0] if own is None else own.detach()
+            alike = found and torch.equal(found[-1].table, own)
+            found.append(found[-1] if alike else Vectors(own, texts, classes))
+        more = {one: getattr(rows, one) for one in ("correction", "certainty", "trained")}
+        beside = {one: value[:, kept] for one, value in more.items() if value is not None}
+        noise = rows.noise
+        if noise is not None and isinstance(noise.deviation, Tensor):
+            noise = replace(noise, deviation=noise.deviation[kept])
+        clipping = rows.clipping
+        if clipping is not None and clipping.grouping == "whole":  # of a gradient that is not all here
+            clipping = replace(clipping, bound=None)
+        facts = {one: getattr(rows, one) for one in Observation.__dataclass_fields__}
+        facts |= {"model": soft, "weights": rows.weights[:, kept], "target": rows.target[:, kept]}
+        facts |= {"noise": noise, "clipping": clipping}
+        return SoftTexts(**facts | beside, words=tuple(found), learned=places and f"network.{places}")
+
+    return made
+
+
+def _require_one_plain(observation: Observation) -> None:
+    noise, prior = observation.noise, observation.prior
+    if observation.examples > 1:
+        raise UsageError(
+            f"attack 'map' reads one text per observation, not {observation.examples}; use --batch-size 1 and one local "
+            "step, or --attack span"
+        )
+    if prior is None or prior.texts is None:
+        raise UsageError("attack 'map' on texts needs public texts; use --prior auto, or --prior FILE of your own")
+    if noise is not None and (noise.deviation is None or noise.unread or noise.whitening is not None):
+        raise UsageError(
+            "attack 'map' on texts needs independent noise of a known level, and this level follows private data, is "
+            "published by nobody, or is of several rounds; use --attack identify"
+        )
+    if observation.carrying is not None or observation.coding is not None:
+        raise UsageError(
+            "attack 'map' on texts leaves the gradient of the table of words out, and so cannot play a choice of "
+            "coordinates or a rounding; use --attack identify"
+        )
