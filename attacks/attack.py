@@ -278,6 +278,10 @@ class Attack(Attacker):
         """Return whether dummies' gradients are clipped as the defense is known to clip."""
         return self.scale == "known_clip"
 
+    def loss_of_shown(self, observation: Observation, dummy: Dummy, loss: Tensor) -> Tensor:
+        """Losses (R,) by which starts are chosen in the end, of dummies that had the best matching ``loss`` (R,)."""
+        return loss
+
     def mismatch(self, observation: Observation, candidate: Tensor, dummy: Dummy) -> Tensor:
         """The matching loss (R,) of dummies whose gradients are ``candidate`` (R, P)."""
         return self.distance(observation, candidate)

@@ -432,8 +432,9 @@ class _ChunkRun:
         dummy = self.attack.dummy(self.seen, self.best[self.rows], self.seen_labels)
         targets = dummy.targets if dummy.targets.dim() == 2 else dummy.targets.argmax(-1)
         count = len(self.victims)
+        loss = self.attack.loss_of_shown(self.seen, dummy, self.best_loss)
         return Reconstruction(
-            images=dummy.images[:count].detach().cpu(), labels=targets[:count].cpu(), loss=self.best_loss.cpu(),
+            images=dummy.images[:count].detach().cpu(), labels=targets[:count].cpu(), loss=loss.cpu(),
             initial_loss=self.first_loss.cpu(), stop_reason=self.reason, iterations=self.iterations,
             evaluations=self.evaluations.cpu(), restart=self.restarts,
         )  # fmt: skip

@@ -162,6 +162,14 @@ class MaximumAPosteriori(Attack):
         unlikely = surprise(observation, candidate, _FLOOR, _CORNER, lead=True).to(candidate.dtype)
         return unlikely + dummy.coordinates.square().sum((1, 2)) / 2
 
+    def loss_of_shown(self, observation: Observation, dummy: Dummy, loss: Tensor) -> Tensor:
+        """Of texts, that of the words themselves, since vectors explain more than any words do."""
+        if not isinstance(observation, SoftTexts):
+            return loss
+        return torch.where(
+            loss.isfinite(), observation.unlikely(dummy.images, dummy.targets.clamp_min(0)).to(loss), loss
+        )
+
     def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
         parts, held = [], observation.target.shape[1] * observation.examples
         for rows in torch.arange(len(images)).split(max(1, _HELD // held)):

@@ -9,9 +9,8 @@ of the class have, first those whose likeliest text is likeliest.
 """
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor, nn
@@ -63,8 +62,8 @@ class BehindWords(nn.Module):
             hook.remove()
 
 
-def behind_words(model: RowModel) -> RowModel:
-    """A network of texts behind its table of words, of whose weights it has all others.
+def behind_words(model: RowModel) -> tuple[RowModel, str]:
+    """A network of texts behind its table of words, of whose weights it has all others; and the name of the table's.
 
     Raises:
         UsageError: it has no such table, or reads words elsewhere too.
@@ -79,8 +78,8 @@ def behind_words(model: RowModel) -> RowModel:
     name, width = table
     network = copy.deepcopy(model.plain_module)
     layer = network.get_submodule(name)
-    if "weight" in layer._parameters:
-        fixed = layer.weight.detach()
+    if "weight" in layer._parameters:  # it is trained; here nothing reads it
+        fixed = layer.get_parameter("weight").detach()
         del layer.weight
         layer.register_buffer("weight", fixed)
     soft, behind = copy.copy(model), BehindWords(network, name)
@@ -89,7 +88,7 @@ def behind_words(model: RowModel) -> RowModel:
     if soft.layout.names != others or not _reads_vectors_alone(behind, width, places):
         raise refusal
     soft.evaluate_by(Way(None, False, alone=True))
-    return soft
+    return soft, f"{name}.weight"
 
 
 def _reads_vectors_alone(behind: BehindWords, width: int, places: int) -> bool:
@@ -192,6 +191,14 @@ class SoftTexts(Observation):
             torch.stack(given)[:, None, None],
         )
 
+    def unlikely(self, texts: Tensor, labels: Tensor) -> Tensor:
+        """Negative log-likelihood (R,), float64, of texts (R, 1, 1, BITS, T) with labels (R, 1), up to a constant."""
+        tokens = tokens_of(texts)[:, 0]
+        vectors = torch.stack([words.table[text] for words, text in zip(self.words, tokens, strict=True)])
+        given = torch.cat([vectors.mT, (tokens != PAD)[:, None].to(vectors)], 1)[:, None, None]
+        made = dummy_gradient(self, given, labels, knows_clip(self), differentiable=False)
+        return improbability(self, made.detach())
+
     def used(self, labels: Tensor, turns: list[int]) -> Tensor:
         """Which places (R, T) are used, by the class (R,) of each row: by learned places, or else as the likeliest
         lengths say, of which each row takes the one whose turn it is."""
@@ -215,19 +222,22 @@ class SoftTexts(Observation):
         words = self.words[row]
         texts, found = words.of_class(label), dict[int, float]()
         lengths = (texts != PAD).sum(1).clamp_min(1)
-        seen, labels = self.take(torch.tensor([row])), torch.tensor([[label]], device=self.target.device)
         for length in lengths.unique().tolist():
-            for text in texts[lengths == length][:_OF_A_LENGTH]:
-                given = torch.cat([words.table[text].mT, (text != PAD)[None].to(words.table)])[None, None, None]
-                made = dummy_gradient(seen, given, labels, knows_clip(seen), differentiable=False).detach()
-                found[length] = min(found.get(length, torch.inf), float(improbability(seen, made)))
+            own = texts[lengths == length][:_OF_A_LENGTH]
+            rows = torch.full((len(own),), row, device=self.target.device)
+            labels = torch.full((len(own), 1), label, device=rows.device)
+            found[length] = float(self.take(rows).unlikely(images_of(own)[:, None], labels).min())
         return sorted(found, key=lambda length: found[length])
 
 
 def tells_lengths(model: RowModel) -> bool:
     """Whether the gradient of a network of texts says how long a text is."""
+    return _learned(model) is not None
+
+
+def _learned(model: RowModel) -> str | None:
     table = table_of_words(model, "map")
-    return table is not None and learned_places(model, *table) is not None
+    return None if table is None else learned_places(model, *table)
 
 
 def softened(observation: Observation) -> Callable[[Observation], SoftTexts]:
@@ -238,36 +248,33 @@ def softened(observation: Observation) -> Callable[[Observation], SoftTexts]:
             one table, or what was read is not told coordinate by coordinate.
     """
     _require_one_plain(observation)
-    model, prior, names = observation.model, observation.prior, observation.model.layout.names
+    model, prior, layout = observation.model, observation.prior, observation.model.layout
     assert prior is not None and prior.texts is not None and prior.classes is not None  # as required
-    soft = behind_words(model)
-    table = f"{soft.plain_module.table}.weight"
-    sizes = zip(names, model.layout.sizes, strict=True)
+    soft, table = behind_words(model)
+    sizes = zip(layout.names, layout.sizes, strict=True)
     kept = torch.cat([torch.full((size,), name != table) for name, size in sizes]).nonzero()[:, 0]
-    kept = kept.to(observation.target.device)
-    name, width = table.removesuffix(".weight"), soft.image_shape[1] - 1
-    places = learned_places(model, name, width)
+    kept, places = kept.to(observation.target.device), _learned(model)
     texts, classes = tokens_of(prior.texts.unflatten(1, (1, -1, model.image_shape[-1]))), prior.classes
 
-    def made(rows: Observation) -> SoftTexts:
+    def words_of(rows: Observation) -> tuple[Vectors, ...]:
+        """Of each row; the same for rows after each other that have the same table."""
         found: list[Vectors] = []
-        for row in range(rows.rows):
-            own = model.plain_module.get_submodule(name).weight if table not in names else None
-            own = model.layout.split(rows.weights[row : row + 1])[table][0] if own is None else own.detach()
-            alike = found and torch.equal(found[-1].table, own)
+        for weights in rows.weights:
+            trained = layout.split(weights[None]).get(table)
+            own = model.plain_module.get_buffer(table) if trained is None else trained[0].detach()
+            alike = bool(found) and torch.equal(found[-1].table, own)
             found.append(found[-1] if alike else Vectors(own, texts, classes))
-        more = {one: getattr(rows, one) for one in ("correction", "certainty", "trained")}
-        beside = {one: value[:, kept] for one, value in more.items() if value is not None}
-        noise = rows.noise
-        if noise is not None and isinstance(noise.deviation, Tensor):
-            noise = replace(noise, deviation=noise.deviation[kept])
-        clipping = rows.clipping
-        if clipping is not None and clipping.grouping == "whole":  # of a gradient that is not all here
-            clipping = replace(clipping, bound=None)
-        facts = {one: getattr(rows, one) for one in Observation.__dataclass_fields__}
-        facts |= {"model": soft, "weights": rows.weights[:, kept], "target": rows.target[:, kept]}
-        facts |= {"noise": noise, "clipping": clipping}
-        return SoftTexts(**facts | beside, words=tuple(found), learned=places and f"network.{places}")
+        return tuple(found)
+
+    def made(rows: Observation) -> SoftTexts:
+        facts = {one.name: getattr(rows, one.name) for one in fields(Observation)}
+        of_all = ("weights", "target", "correction", "certainty", "trained")
+        facts |= {one: facts[one][:, kept] for one in of_all if facts[one] is not None}
+        if rows.noise is not None and isinstance(rows.noise.deviation, Tensor):
+            facts["noise"] = replace(rows.noise, deviation=rows.noise.deviation[kept])
+        if rows.clipping is not None and rows.clipping.grouping == "whole":  # of a gradient that is not all here
+            facts["clipping"] = replace(rows.clipping, bound=None)
+        return SoftTexts(**facts | {"model": soft}, words=words_of(rows), learned=places and f"network.{places}")
 
     return made
 
@@ -276,8 +283,8 @@ def _require_one_plain(observation: Observation) -> None:
     noise, prior = observation.noise, observation.prior
     if observation.examples > 1:
         raise UsageError(
-            f"attack 'map' reads one text per observation, not {observation.examples}; use --batch-size 1 and one local "
-            "step, or --attack span"
+            f"attack 'map' reads one text per observation, not {observation.examples}; use --batch-size 1 and one "
+            "local step, or --attack span"
         )
     if prior is None or prior.texts is None:
         raise UsageError("attack 'map' on texts needs public texts; use --prior auto, or --prior FILE of your own")
