@@ -278,6 +278,10 @@ class Attack(Attacker):
         """Return whether dummies' gradients are clipped as the defense is known to clip."""
         return self.scale == "known_clip"
 
+    def found(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Tensor | None:
+        """Return which rows (R,) are finished at positions (R, D) whatever their loss; None where no row can be."""
+        return None
+
     def loss_of_shown(self, observation: Observation, dummy: Dummy, loss: Tensor) -> Tensor:
         """Losses (R,) by which starts are chosen in the end, of dummies that had the best matching ``loss`` (R,)."""
         return loss

@@ -138,7 +138,7 @@ def likely_words(seen: Observation, tables: tuple[str, str]) -> Likely:
     words, places = (parts[name][0].cpu().double().flatten(0, -2) for name in tables)
     noise = _variance(places, noise_on(seen, tables))
     known = _public(seen, parts[tables[0]].shape[1], len(places))
-    length = used_places(places, noise_on(seen, tables), known[1])
+    length = int(likely_lengths(places, noise_on(seen, tables), known[1]).argmax()) + 1
     scores = known[0].clone()
     scores[:, :length] += together(words, places[:length], noise)
     scores[PAD] = -torch.inf
@@ -172,8 +172,8 @@ def _variance(places: Tensor, noise: float) -> float:
     return max(max(noise, _ROUNDING * float(places.square().mean().sqrt())) ** 2, 1e-300)
 
 
-def used_places(places: Tensor, deviation: float, known: Tensor) -> int:
-    """How many places are used, by their gradients (T, E), float64, with noise of a deviation.
+def likely_lengths(places: Tensor, deviation: float, known: Tensor) -> Tensor:
+    """Log-likelihoods (T,) that so many places are used, by their gradients (T, E), float64, with noise of a deviation.
 
     Args:
         known: (T,), the log-probability that a text ends behind each.
@@ -182,7 +182,7 @@ def used_places(places: Tensor, deviation: float, known: Tensor) -> int:
     here = places.square().mean(1)
     signal = (here - noise).clamp_min(0.0).topk(max(1, len(places) // _SURE)).values.mean()
     used = places.shape[1] / 2 * (here / noise - here / (signal + noise) - ((signal + noise) / noise).log())
-    return int((used.cumsum(0) + known).argmax()) + 1
+    return used.cumsum(0) + known
 
 
 def _public(seen: Observation, words: int, places: int) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from harness.attacks.candidates import EXAMPLES_OF_FORMS, dummy_gradient, likely
 from harness.attacks.labels import open_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.residual import knows_clip, misfit, surprise
-from harness.attacks.soft_words import SoftTexts, softened, tells_lengths
+from harness.attacks.soft_words import SoftTexts, open_starts, softened
 from harness.base.errors import UsageError
 from harness.base.randomness import normal_rows
 from harness.base.ranges import Count, CountOrNone, NonNegative
@@ -81,11 +81,12 @@ class MaximumAPosteriori(Attack):
         assert labels is not None
         tried = labels.new_full((observation.rows, self.label_starts, observation.examples), -1)
         tried[:, 0] = labels
-        if _is_disguised(observation) or (_is_of_texts(observation) and not tells_lengths(observation.model)):
+        if _is_disguised(observation):
             tried[:] = labels[:, None]
         elif self._reads_one_bias(observation):
             likely = open_labels(observation, self.label_starts)
             tried[:, : likely.shape[1], 0] = likely
+        tried = open_starts(observation, tried) if _is_of_texts(observation) else tried
         return tried.repeat_interleave(self.restarts, 1)
 
     def _reads_one_bias(self, observation: Observation) -> bool:
@@ -151,7 +152,9 @@ class MaximumAPosteriori(Attack):
 
     def stop_below(self, observation: Observation) -> Tensor:
         """Without noise, where all of the gradient is explained; else no loss, which may be negative, is the end."""
-        enough = -math.inf if observation.noise else float(observation.target.shape[1])
+        enough = (
+            -math.inf if observation.noise or isinstance(observation, SoftTexts) else float(observation.target.shape[1])
+        )
         return torch.full_like(observation.target[:, 0], enough)
 
     def clips(self, observation: Observation) -> bool:
@@ -161,6 +164,13 @@ class MaximumAPosteriori(Attack):
         assert isinstance(dummy, Placed)
         unlikely = surprise(observation, candidate, _FLOOR, _CORNER, lead=True).to(candidate.dtype)
         return unlikely + dummy.coordinates.square().sum((1, 2)) / 2
+
+    def found(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Tensor | None:
+        """Of texts, those whose words explain all."""
+        if not isinstance(observation, SoftTexts) or observation.noise is not None:
+            return None
+        dummy = self.dummy(observation, position, labels)
+        return observation.explained(dummy.images, dummy.targets)
 
     def loss_of_shown(self, observation: Observation, dummy: Dummy, loss: Tensor) -> Tensor:
         """Of texts, that of the words themselves, since vectors explain more than any words do."""

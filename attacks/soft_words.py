@@ -4,8 +4,8 @@ A word counts for a network by the vector that a table puts out for it. So the n
 reads vectors (T, E), one for each place, and the gradient of the table itself is left out. In the end each vector is
 taken for the nearest word of the table. Idea: Zhu et al., "Deep Leakage from Gradients" (NeurIPS 2019, section 4.2).
 The prior is ours: a Gaussian with the mean and covariance of the vectors that words have at a place in public texts of
-the class. How long a text is, the gradient of learned places says. Without it, some lengths are tried that public texts
-of the class have, first those whose likeliest text is likeliest.
+the class. How long a text is, the gradient of learned places says. Where it leaves several lengths open, or there are
+no such places, some are tried, first those whose likeliest public text is likeliest.
 """
 
 import copy
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from harness.attacks.candidates import dummy_gradient
-from harness.attacks.decode import ends_of, noise_on, used_places
-from harness.attacks.residual import improbability, knows_clip
+from harness.attacks.decode import ends_of, likely_lengths, noise_on
+from harness.attacks.residual import improbability, knows_clip, surprise
 from harness.attacks.token_rows import learned_places, table_of_words
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout
@@ -30,7 +30,9 @@ from harness.observation import Observation
 #: Of the mean variance along a direction, the least along any: a covariance needs a root.
 _LEAST = 1e-6
 #: Public texts of a length that are held against what was read, at most.
-_OF_A_LENGTH = 16
+_OF_A_LENGTH = 8
+#: Lengths that are so much less likely than the likeliest (natural logarithms) are not tried.
+_OPEN = 12.0
 
 
 class BehindWords(nn.Module):
@@ -120,7 +122,7 @@ class Vectors:
         if label not in self._known:
             everywhere, table = self._counts(self.texts).sum(1) + 1, self.table.double()
             everywhere = everywhere / everywhere.sum()
-            own = self._counts(self.of_class(label))
+            own = self._counts(of_class(self.texts, self.classes, label))
             whole, used = table.T @ (everywhere[:, None] * table), own.sum(1).nonzero()[:, 0]
             counts, words, total = own[used], table[used], own.sum(0)[:, None] + 1
             means = (counts.T @ words + everywhere @ table) / total
@@ -131,11 +133,6 @@ class Vectors:
             roots = torch.linalg.cholesky(covariances + least[:, None, None] * identity)
             self._known[label] = means.to(self.table), roots.to(self.table)
         return self._known[label]
-
-    def of_class(self, label: int) -> Tensor:
-        """Public texts (n, T) of a class; all where it has none."""
-        own = self.texts[self.classes == label]
-        return own if len(own) else self.texts
 
     def _counts(self, texts: Tensor) -> Tensor:
         """How often each word stands at each place (V, T); no word stands for the end."""
@@ -193,49 +190,81 @@ class SoftTexts(Observation):
 
     def unlikely(self, texts: Tensor, labels: Tensor) -> Tensor:
         """Negative log-likelihood (R,), float64, of texts (R, 1, 1, BITS, T) with labels (R, 1), up to a constant."""
+        return improbability(self, self._gradient(texts, labels))
+
+    def _gradient(self, texts: Tensor, labels: Tensor) -> Tensor:
         tokens = tokens_of(texts)[:, 0]
         vectors = torch.stack([words.table[text] for words, text in zip(self.words, tokens, strict=True)])
         given = torch.cat([vectors.mT, (tokens != PAD)[:, None].to(vectors)], 1)[:, None, None]
-        made = dummy_gradient(self, given, labels, knows_clip(self), differentiable=False)
-        return improbability(self, made.detach())
+        return dummy_gradient(self, given, labels, knows_clip(self), differentiable=False).detach()
+
+    def explained(self, texts: Tensor, labels: Tensor) -> Tensor:
+        """Whether texts (R, 1, 1, BITS, T) with labels (R, 1) leave nothing but rounding of what was read, (R,)."""
+        return surprise(self, self._gradient(texts, labels)) <= self.target.shape[1]
 
     def used(self, labels: Tensor, turns: list[int]) -> Tensor:
-        """Which places (R, T) are used, by the class (R,) of each row: by learned places, or else as the likeliest
-        lengths say, of which each row takes the one whose turn it is."""
+        """Which places (R, T) are used, by the class (R,) of each row: those of the length whose turn it is."""
         places, known, found = self.model.image_shape[-1], dict[tuple[int | str, ...], list[int]](), list[int]()
         for row, (label, turn) in enumerate(zip(labels.tolist(), turns, strict=True)):
             key = self.keys[row][:-1]  # the last is that of the start
             if key not in known:
-                known[key] = self._likely_lengths(row, label) if self.learned is None else [self._told_length(row)]
-            found.append(known[key][turn % len(known[key])])
+                known[key] = self._ordered(row, label)
+            found.append(known[key][turn if turn < len(known[key]) else 0])
         where = labels.device
         return torch.arange(places, device=where) < torch.tensor(found, device=where)[:, None]
 
-    def _told_length(self, row: int) -> int:
-        assert self.learned is not None
-        own = self.model.layout.split(self.target[row : row + 1])[self.learned][0].flatten(0, -2)
-        known = ends_of(self.words[row].texts).cpu()
-        return used_places(own.double().cpu(), noise_on(self, (self.learned,)), known)
-
-    def _likely_lengths(self, row: int, label: int) -> list[int]:
-        """Those that public texts of a class have, the likeliest first."""
+    def _ordered(self, row: int, label: int) -> list[int]:
+        """The open lengths of a row of a class: first those whose likeliest public text is likeliest."""
         words = self.words[row]
-        texts, found = words.of_class(label), dict[int, float]()
-        lengths = (texts != PAD).sum(1).clamp_min(1)
-        for length in lengths.unique().tolist():
+        texts, unlikely = of_class(words.texts, words.classes, label), dict[int, float]()
+        lengths, found = _lengths(texts), open_lengths(self, row, self.learned, texts)
+        for length in found if len(found) > 1 else []:
             own = texts[lengths == length][:_OF_A_LENGTH]
-            rows = torch.full((len(own),), row, device=self.target.device)
-            labels = torch.full((len(own), 1), label, device=rows.device)
-            found[length] = float(self.take(rows).unlikely(images_of(own)[:, None], labels).min())
-        return sorted(found, key=lambda length: found[length])
+            if len(own):
+                rows = torch.full((len(own),), row, device=self.target.device)
+                labels = torch.full((len(own), 1), label, device=rows.device)
+                unlikely[length] = float(self.take(rows).unlikely(images_of(own)[:, None], labels).min())
+        return sorted(found, key=lambda length: unlikely.get(length, torch.inf))
 
 
-def tells_lengths(model: RowModel) -> bool:
-    """Whether the gradient of a network of texts says how long a text is."""
-    return _learned(model) is not None
+def _lengths(texts: Tensor) -> Tensor:
+    return (texts != PAD).sum(1).clamp_min(1)
+
+
+def of_class(texts: Tensor, classes: Tensor, label: int) -> Tensor:
+    """The texts (n, T) of a class; all where it has none."""
+    own = texts[classes == label]
+    return own if len(own) else texts
+
+
+def open_lengths(observation: Observation, row: int, learned: str | None, texts: Tensor) -> list[int]:
+    """The lengths that a row's text may have, the likeliest first, by the gradient of ``learned`` places and by public
+    texts (N, T) of its class; without such places, those of these texts."""
+    if learned is None:
+        return _lengths(texts).unique().tolist()
+    own = observation.model.layout.split(observation.target[row : row + 1])[learned][0].flatten(0, -2).double().cpu()
+    likely = likely_lengths(own, noise_on(observation, (learned,)), ends_of(texts).cpu())
+    order = likely.argsort(descending=True, stable=True)
+    return (order[likely[order] >= likely.max() - _OPEN] + 1).tolist() or [len(likely)]
+
+
+def open_starts(observation: Observation, labels: Tensor) -> Tensor:
+    """Labels (R, starts, 1) of the starts at texts, of which those (R, starts, 1) of likely classes are known, -1 for
+    no more: as many more starts take the first class and another length as may be."""
+    learned, prior = _learned(observation.model), observation.prior
+    if prior is None or prior.texts is None or prior.classes is None:
+        return labels  # which is told when starts are made
+    texts, classes = tokens_of(prior.texts.unflatten(1, (1, -1, observation.model.image_shape[-1]))), prior.classes
+    for row, own in enumerate(labels):
+        first = int(own[0])
+        found = open_lengths(observation, row, learned, of_class(texts, classes, first))
+        more = own[: len(found)]
+        more[more < 0] = first
+    return labels
 
 
 def _learned(model: RowModel) -> str | None:
+    """The name of the trained places beside a table of words."""
     table = table_of_words(model, "map")
     return None if table is None else learned_places(model, *table)
 
