@@ -27,8 +27,9 @@ from harness.models.batch_norm import in_evaluation_mode
 from harness.models.rows import Way
 from harness.observation import Observation
 
-#: Of the mean variance along a direction, the least along any: a covariance needs a root.
-_LEAST = 1e-6
+#: How much of the covariance of any words is added to that of words at a place, so that a rare word is not ruled out;
+#: and of its mean variance, the least along any direction: a covariance needs a root.
+_ANY, _LEAST = 0.02, 1e-4
 #: Public texts of a length that are held against what was read, at most.
 _OF_A_LENGTH = 8
 #: Lengths that are so much less likely than the likeliest (natural logarithms) are not tried.
@@ -128,9 +129,11 @@ class Vectors:
             means = (counts.T @ words + everywhere @ table) / total
             squares = torch.stack([(words.T * at) @ words for at in counts.T]) + whole
             covariances = squares / total[..., None] - means[:, :, None] * means[:, None]
-            least = _LEAST * covariances.diagonal(dim1=1, dim2=2).mean(1)
-            identity = torch.eye(table.shape[1]).to(table)
-            roots = torch.linalg.cholesky(covariances + least[:, None, None] * identity)
+            apart = table[PAD + 1 :] - table[PAD + 1 :].mean(0)
+            any_word = apart.T @ apart / len(apart) + _LEAST * apart.square().mean() * torch.eye(apart.shape[1]).to(
+                table
+            )
+            roots = torch.linalg.cholesky(covariances + _ANY * any_word)
             self._known[label] = means.to(self.table), roots.to(self.table)
         return self._known[label]
 

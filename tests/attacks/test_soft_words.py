@@ -36,7 +36,7 @@ class Reader(nn.Module):
             self.places = nn.Parameter(where)
         else:
             self.register_buffer("places", where)
-        self.layer = nn.TransformerEncoderLayer(WIDTH, 2, WIDTH, 0.0, batch_first=True, norm_first=True)
+        self.layer = nn.TransformerEncoderLayer(WIDTH, 2, WIDTH, 0.0, "gelu", batch_first=True, norm_first=True)
         self.head = nn.Linear(WIDTH, classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
