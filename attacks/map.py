@@ -19,7 +19,7 @@ from harness.attacks.candidates import EXAMPLES_OF_FORMS, dummy_gradient, likely
 from harness.attacks.labels import open_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.residual import knows_clip, misfit, surprise
-from harness.attacks.soft_words import SoftTexts, open_starts, softened
+from harness.attacks.soft_words import SoftTexts, open_starts, require_one_text, softened
 from harness.base.errors import UsageError
 from harness.base.randomness import normal_rows
 from harness.base.ranges import Count, CountOrNone, NonNegative
@@ -77,6 +77,8 @@ class MaximumAPosteriori(Attack):
         return self.restarts * self.label_starts
 
     def labels_of_starts(self, observation: Observation) -> Tensor | None:
+        if _is_of_texts(observation):
+            require_one_text(observation)  # before any work
         labels = self.labels(observation)
         assert labels is not None
         tried = labels.new_full((observation.rows, self.label_starts, observation.examples), -1)

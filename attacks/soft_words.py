@@ -98,10 +98,10 @@ def _reads_vectors_alone(behind: BehindWords, width: int, places: int) -> bool:
     """Whether vectors alone tell what the network makes of words, whichever these are."""
     own = next(behind.parameters())
     vectors = torch.randn(2, 1, places, width, generator=torch.Generator().manual_seed(0)).to(own)
-    words = torch.arange(places, device=own.device)[None] % 2 + UNKNOWN
+    words = torch.full((1, places), UNKNOWN, device=own.device)
     with torch.no_grad(), in_evaluation_mode(behind):
         made, same, other = (
-            behind.of_vectors(vectors[row], tokens) for row, tokens in ((0, words), (0, words.flip(1)), (1, words))
+            behind.of_vectors(vectors[row], tokens) for row, tokens in ((0, words), (0, words + 1), (1, words))
         )
     return bool(torch.allclose(made, same, rtol=1e-4, atol=1e-6)) and not torch.equal(made, other)
 
@@ -255,8 +255,7 @@ def open_starts(observation: Observation, labels: Tensor) -> Tensor:
     """Labels (R, starts, 1) of the starts at texts, of which those (R, starts, 1) of likely classes are known, -1 for
     no more: as many more starts take the first class and another length as may be."""
     learned, prior = _learned(observation.model), observation.prior
-    if prior is None or prior.texts is None or prior.classes is None:
-        return labels  # which is told when starts are made
+    assert prior is not None and prior.texts is not None and prior.classes is not None  # as required
     texts, classes = tokens_of(prior.texts.unflatten(1, (1, -1, observation.model.image_shape[-1]))), prior.classes
     for row, own in enumerate(labels):
         first = int(own[0])
@@ -279,7 +278,7 @@ def softened(observation: Observation) -> Callable[[Observation], SoftTexts]:
         UsageError: several texts lie behind a row, there are no public texts, the network does not read words through
             one table, or what was read is not told coordinate by coordinate.
     """
-    _require_one_plain(observation)
+    require_one_text(observation)
     model, prior, layout = observation.model, observation.prior, observation.model.layout
     assert prior is not None and prior.texts is not None and prior.classes is not None  # as required
     soft, table = behind_words(model)
@@ -311,7 +310,8 @@ def softened(observation: Observation) -> Callable[[Observation], SoftTexts]:
     return made
 
 
-def _require_one_plain(observation: Observation) -> None:
+def require_one_text(observation: Observation) -> None:
+    """Raises UsageError: not one text is behind each row, or what is read is not told coordinate by coordinate."""
     noise, prior = observation.noise, observation.prior
     if observation.examples > 1:
         raise UsageError(

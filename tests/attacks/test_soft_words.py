@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from harness.attacks import run_attack, run_reference
 from harness.attacks.blind import Blind
 from harness.attacks.map import MaximumAPosteriori
-from harness.attacks.soft_words import Vectors, behind_words
 from harness.attacks.suites import reading
 from harness.base.errors import UsageError
 from harness.base.vectors import clip
 from harness.base.words import PAD, tokens_of
 from harness.datasets import Dataset, divide, load_dataset
 from harness.datasets.prior import Prior, fit_prior
-from harness.models import NextWord, RowModel
+from harness.models import RowModel
 from harness.observation import Clipping, Noise, Observation
 
 Sides = tuple[Dataset, Prior]
@@ -53,9 +52,6 @@ class Looks(Reader):
         return super().forward(tokens) + (tokens == 2).sum(1, keepdim=True)
 
 
-small, looks, unplaced = Reader, Looks, partial(Reader, learned=False)
-
-
 class NoTable(nn.Module):
     """Words are columns of a linear layer."""
 
@@ -65,6 +61,9 @@ class NoTable(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.head(nn.functional.one_hot(tokens, self.head.in_features).to(self.head.weight).mean(1))
+
+
+small, looks, untabled, unplaced = Reader, Looks, NoTable, partial(Reader, learned=False)
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +91,70 @@ def right(attack: MaximumAPosteriori | Blind, observation: Observation, texts: T
     made = tokens_of(run_attack(attack, observation).images)[:, 0]
     there = texts != PAD
     return (((made == texts) & there).sum(1) / there.sum(1)).tolist()
+
+
+def test_texts_come_back_by_their_vectors(sides: Sides) -> None:
+    observation, texts = seen(sides, f"{__name__}:small")
+    assert right(MaximumAPosteriori(), observation, texts) == [1.0] * 4
+    assert max(right(Blind(), observation, texts)) < 0.7
+
+
+def test_behind_known_noise_more_comes_back_than_a_guess_has(sides: Sides) -> None:
+    observation, texts = seen(sides, f"{__name__}:small", sigma=0.002)
+    found, guessed = (right(attack, observation, texts) for attack in (MaximumAPosteriori(), Blind()))
+    assert sum(found) > 3.5 and sum(guessed) < 2.5
+
+
+def test_without_learned_places_lengths_are_found(sides: Sides) -> None:
+    observation, texts = seen(sides, f"{__name__}:unplaced", victims=1)
+    made = tokens_of(run_attack(MaximumAPosteriori(), observation).images)[:, 0]
+    assert torch.equal(made, texts)
+
+
+@pytest.mark.slow
+def test_adapters_give_texts_with_more_words_than_their_rank(sides: Sides) -> None:
+    observation, texts = seen(sides, "text_transformer_64+adapters(16)", victims=1)
+    made = tokens_of(run_attack(MaximumAPosteriori(), observation).images)[:, 0]
+    assert torch.equal(made, texts) and int((texts != PAD).sum()) > 16
+
+
+def test_the_network_behind_its_table_has_the_same_gradients(sides: Sides) -> None:
+    observation, _ = seen(sides, f"{__name__}:small", victims=1)
+    soft = MaximumAPosteriori().read_as(observation)(observation)  # type: ignore[misc]
+    assert torch.allclose(soft._gradient(sides[0].images[:1, None], sides[0].labels[:1, None]), soft.target, atol=1e-6)
+    assert soft.target.shape[1] == observation.target.shape[1] - observation.model.vocabulary * WIDTH
+
+
+def test_no_suite_takes_it_on_texts_and_the_truth_never_reaches_it(sides: Sides) -> None:
+    assert "map" not in reading("auto", texts=True)
+    observation, texts = seen(sides, f"{__name__}:small", victims=1)
+    assert observation.labels is None and not any(
+        isinstance(value, Tensor) and value.shape[-1:] == texts.shape[-1:] for value in vars(observation).values()
+    )
+
+
+MISTAKES: dict[str, tuple[str, Callable[[Observation], Observation], str]] = {
+    "several": ("small", lambda seen: replace(seen, examples=2), "reads one text per observation, not 2"),
+    "no public texts": ("small", lambda seen: replace(seen, prior=None), "needs public"),
+    "noise of no known level": ("small", lambda seen: replace(seen, noise=Noise("gaussian", None)), "of a known level"),
+    "words read elsewhere too": ("looks", lambda seen: seen, "or reads words elsewhere too"),
+    "no table": ("untabled", lambda seen: seen, "has none, or reads words elsewhere"),
+    "next words": ("text_writer", lambda seen: seen, "as one that predicts the next word does"),
+}
+
+
+@pytest.mark.parametrize(("name", "change", "said"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_what_it_cannot_read_is_one_line(
+    sides: Sides, name: str, change: Callable[[Observation], Observation], said: str
+) -> None:
+    own = name if name == "text_writer" else f"{__name__}:{name}"
+    if name == "text_writer":
+        sides = sides[0].unlabelled(), sides[1]
+    with pytest.raises(UsageError, match=said) as told:
+        run_attack(MaximumAPosteriori(), change(seen(sides, own, victims=1)[0]))
+    assert "\n" not in str(told.value)
+
+
+def test_the_reference_engine_says_that_it_reads_no_texts_so(sides: Sides) -> None:
+    with pytest.raises(UsageError, match="use --engine batched"):
+        run_reference(MaximumAPosteriori(), seen(sides, f"{__name__}:small", victims=1)[0])
