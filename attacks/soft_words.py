@@ -11,6 +11,7 @@ no such places, some are tried, first those whose likeliest public text is likel
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -298,7 +299,7 @@ def softened(observation: Observation) -> Callable[[Observation], SoftTexts]:
         return tuple(found)
 
     def made(rows: Observation) -> SoftTexts:
-        facts = {one.name: getattr(rows, one.name) for one in fields(Observation)}
+        facts: dict[str, Any] = {one.name: getattr(rows, one.name) for one in fields(Observation)}
         of_all = ("weights", "target", "correction", "certainty", "trained")
         facts |= {one: facts[one][:, kept] for one in of_all if facts[one] is not None}
         if rows.noise is not None and isinstance(rows.noise.deviation, Tensor):

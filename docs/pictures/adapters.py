@@ -19,7 +19,7 @@ from harness.results import CellResult, ResultDocument
 from harness.training import kept_model
 
 RANKS, WIDTHS = (1, 4, 16, 64), {384: "text_transformer", 64: "text_transformer_64"}
-ROUNDS, BATCHES, ATTACKS = (0, 1, 5, 20), (1, 4), ("span", "identify")
+ROUNDS, BATCHES, ATTACKS = (0, 1, 5, 20), (1, 4), ("span", "map", "identify")
 VICTIMS = 16
 #: 20 clients with notes of all topics, 5 of them in each round, take 5 steps of 8 notes.
 TRAINING = "--clients 20 --clients-per-round 5 --local-steps 5 --batch-size 8 --split iid --rounds 20 --seed 0"

@@ -139,7 +139,11 @@ MISTAKES: dict[str, tuple[str, Callable[[Observation], Observation], str]] = {
     "noise of no known level": ("small", lambda seen: replace(seen, noise=Noise("gaussian", None)), "of a known level"),
     "words read elsewhere too": ("looks", lambda seen: seen, "or reads words elsewhere too"),
     "no table": ("untabled", lambda seen: seen, "has none, or reads words elsewhere"),
-    "next words": ("text_writer", lambda seen: seen, "as one that predicts the next word does"),
+    "next words": (
+        "text_writer",
+        lambda seen: replace(seen, labels=torch.zeros(1, 1).long()),
+        "as one that predicts the next word does",
+    ),
 }
 
 
