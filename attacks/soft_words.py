@@ -306,7 +306,8 @@ def softened(observation: Observation) -> Callable[[Observation], SoftTexts]:
             facts["noise"] = replace(rows.noise, deviation=rows.noise.deviation[kept])
         if rows.clipping is not None and rows.clipping.grouping == "whole":  # of a gradient that is not all here
             facts["clipping"] = replace(rows.clipping, bound=None)
-        return SoftTexts(**facts | {"model": soft}, words=words_of(rows), learned=places and f"network.{places}")
+        facts["model"] = soft
+        return SoftTexts(**facts, words=words_of(rows), learned=places and f"network.{places}")
 
     return made
 
