@@ -282,9 +282,9 @@ class Attack(Attacker):
         """Return which rows (R,) are finished at positions (R, D) whatever their loss; None where no row can be."""
         return None
 
-    def loss_of_shown(self, observation: Observation, dummy: Dummy, loss: Tensor) -> Tensor:
-        """Losses (R,) by which starts are chosen in the end, of dummies that had the best matching ``loss`` (R,)."""
-        return loss
+    def loss_of_shown(self, observation: Observation, dummy: Dummy) -> Tensor | None:
+        """Return losses (R,) by which starts are chosen in the end; None for the best matching losses."""
+        return None
 
     def mismatch(self, observation: Observation, candidate: Tensor, dummy: Dummy) -> Tensor:
         """The matching loss (R,) of dummies whose gradients are ``candidate`` (R, P)."""

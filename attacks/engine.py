@@ -434,7 +434,8 @@ class _ChunkRun:
         dummy = self.attack.dummy(self.seen, self.best[self.rows], self.seen_labels)
         targets = dummy.targets if dummy.targets.dim() == 2 else dummy.targets.argmax(-1)
         count = len(self.victims)
-        loss = self.attack.loss_of_shown(self.seen, dummy, self.best_loss)
+        loss, shown = self.best_loss, self.attack.loss_of_shown(self.seen, dummy)
+        loss = loss if shown is None else torch.where(loss.isfinite(), shown.to(loss), loss)
         return Reconstruction(
             images=dummy.images[:count].detach().cpu(), labels=targets[:count].cpu(), loss=loss.cpu(),
             initial_loss=self.first_loss.cpu(), stop_reason=self.reason, iterations=self.iterations,

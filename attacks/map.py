@@ -174,13 +174,11 @@ class MaximumAPosteriori(Attack):
         dummy = self.dummy(observation, position, labels)
         return observation.explained(dummy.images, dummy.targets)
 
-    def loss_of_shown(self, observation: Observation, dummy: Dummy, loss: Tensor) -> Tensor:
+    def loss_of_shown(self, observation: Observation, dummy: Dummy) -> Tensor | None:
         """Of texts, that of the words themselves, since vectors explain more than any words do."""
         if not isinstance(observation, SoftTexts):
-            return loss
-        return torch.where(
-            loss.isfinite(), observation.unlikely(dummy.images, dummy.targets.clamp_min(0)).to(loss), loss
-        )
+            return None
+        return observation.unlikely(dummy.images, dummy.targets.clamp_min(0))
 
     def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
         parts, held = [], observation.target.shape[1] * observation.examples
