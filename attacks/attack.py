@@ -36,6 +36,8 @@ from harness.observation import Observation
 # Every scheme draws one stream per row, so a row's start does not depend on how rows are grouped.
 
 ImageShape = tuple[int, ...]
+Lean = Callable[[Observation], Observation]
+"""Makes of some rows of an observation what is attacked in their place."""
 
 
 def _uniform(shape: ImageShape, random: torch.Generator) -> Tensor:
@@ -122,7 +124,7 @@ def labels_of_starts(attack: "Attack", observation: Observation) -> Tensor | Non
     Raises:
         UsageError: it changes numbers little by little, and the observation is of texts.
     """
-    if attack.reads == "images" and observation.model.vocabulary is not None:
+    if attack.reads == "images" and not attack.by_vectors and observation.model.vocabulary is not None:
         raise UsageError("it changes an image little by little, which a text cannot be; use --attack auto")
     return attack.labels_of_starts(observation)
 
@@ -237,6 +239,10 @@ class Attack(Attacker):
         require_labels(labels, observation)
         return None if labels is None else labels[:, None].expand(-1, self.starts, -1)
 
+    def read_as(self, observation: Observation) -> Lean | None:
+        """Return what makes of rows what this attack reads in their place; None where it reads them as they are."""
+        return None
+
     def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
         """Initial positions (R, n*C*H*W, and more for other unknowns), one random stream per key."""
         shape = (observation.unknowns, *observation.model.image_shape)
@@ -271,6 +277,14 @@ class Attack(Attacker):
     def clips(self, observation: Observation) -> bool:
         """Return whether dummies' gradients are clipped as the defense is known to clip."""
         return self.scale == "known_clip"
+
+    def found(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Tensor | None:
+        """Return which rows (R,) are finished at positions (R, D) whatever their loss; None where no row can be."""
+        return None
+
+    def loss_of_shown(self, observation: Observation, dummy: Dummy) -> Tensor | None:
+        """Return losses (R,) by which starts are chosen in the end; None for the best matching losses."""
+        return None
 
     def mismatch(self, observation: Observation, candidate: Tensor, dummy: Dummy) -> Tensor:
         """The matching loss (R,) of dummies whose gradients are ``candidate`` (R, P)."""

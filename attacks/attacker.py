@@ -34,6 +34,8 @@ class Attacker:
     ``reads_coding``: whether it uses all that a coarser form of numbers (rounded, signs, the largest alone) leaves of
     them: by the form of each candidate, or by the bounds that it sets. Else its failure behind such a form says little.
     ``reads``: what it can make, numbers of images that change little by little, or tokens.
+    ``by_vectors``: whether one that changes numbers of images also reads texts, by the vectors of their words. No suite
+    takes it there.
     ``several``: whether what it believes of the noise, of clips and of masks is right where several examples lie behind
     one observation, so that its failure there says something.
     ``knows_of_examples``: what it knows of the attacked examples beyond their class and the data they are drawn from,
@@ -45,6 +47,7 @@ class Attacker:
     reads_level: ClassVar[bool] = False
     reads_coding: ClassVar[bool] = False
     reads: ClassVar[Reads] = "images"
+    by_vectors: ClassVar[bool] = False
     several: ClassVar[bool] = False
     knows_of_examples: ClassVar[str | None] = None
 

@@ -8,7 +8,7 @@ likeliest public text if no other is likelier. Where that leaves words about as 
 the likelihood of attack ``identify``. How several texts are taken apart is said below.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
@@ -114,7 +114,7 @@ def _texts(seen: Observation, tables: tuple[str, str]) -> Tensor:
     """Several of one row: (n, T)."""
     shapes = dict(zip(seen.model.layout.names, seen.model.layout.shapes, strict=True))
     at, _ = _public(seen, shapes[tables[0]][0], seen.model.image_shape[-1])
-    return mixed_texts(seen, tables, _deviation(seen, tables), at)
+    return mixed_texts(seen, tables, noise_on(seen, tables), at)
 
 
 def _label(seen: Observation, text: Tensor) -> int:
@@ -172,7 +172,7 @@ class Likely:
 def scores_by_layers(seen: Observation, layers: tuple[TokenLayer, ...], vectors: Vectors) -> Tensor:
     """How likely each word is at each place (V, T) of one row, in natural logarithms, by layers that read the vectors
     of single tokens and by public texts."""
-    parts, deviation = seen.model.layout.split(seen.target), _deviation(seen, tuple(one.weight for one in layers))
+    parts, deviation = seen.model.layout.split(seen.target), noise_on(seen, tuple(one.weight for one in layers))
     places = seen.model.image_shape[-1]
     scores = _public(seen, seen.model.vocabulary or 0, places)[0].clone()
     for source in dict.fromkeys(one.source for one in layers):
@@ -214,22 +214,22 @@ def likely_words(seen: Observation, tables: tuple[str, str]) -> Likely:
     """Of one row, by the gradients of both tables."""
     parts = seen.model.layout.split(seen.target)
     words, places = (parts[name][0].cpu().double().flatten(0, -2) for name in tables)
-    noise = max(_deviation(seen, tables), _ROUNDING * float(places.square().mean().sqrt())) ** 2
+    noise = _variance(places, noise_on(seen, tables))
     known = _public(seen, parts[tables[0]].shape[1], len(places))
-    noise = max(noise, 1e-300)
-    length = _length(places, noise, known[1])
+    length = int(likely_lengths(places, noise_on(seen, tables), known[1]).argmax()) + 1
     scores = known[0].clone()
     scores[:, :length] += together(words, places[:length], noise)
     scores[PAD] = -torch.inf
     return Likely(scores, length)
 
 
-def _deviation(seen: Observation, tables: tuple[str, ...]) -> float:
+def noise_on(seen: Observation, names: Sequence[str]) -> float:
+    """The deviation of known noise on the gradients of some weights, by their names."""
     deviation = 0.0 if seen.noise is None else seen.noise.deviation
     if not isinstance(deviation, Tensor):
         return float(deviation or 0.0)
     parts = seen.model.layout.split(deviation.expand(1, seen.target.shape[1]))
-    return float(torch.cat([parts[name].flatten() for name in tables]).square().mean().sqrt())
+    return float(torch.cat([parts[name].flatten() for name in names]).square().mean().sqrt())
 
 
 def together(words: Tensor, places: Tensor, noise: float) -> Tensor:
@@ -245,12 +245,22 @@ def together(words: Tensor, places: Tensor, noise: float) -> Tensor:
     return kept * (words @ places.T @ inverse - kept / 2) / error
 
 
-def _length(places: Tensor, noise: float, known: Tensor) -> int:
-    """How many places are used; ``known``: (T,), the log-probability that a text ends behind each."""
+def _variance(places: Tensor, noise: float) -> float:
+    """Of noise of a deviation, and of what single precision leaves as an error, on the gradients of places (T, E)."""
+    return max(max(noise, _ROUNDING * float(places.square().mean().sqrt())) ** 2, 1e-300)
+
+
+def likely_lengths(places: Tensor, deviation: float, known: Tensor) -> Tensor:
+    """Log-likelihoods (T,) that so many places are used, by their gradients (T, E), float64, with noise of a deviation.
+
+    Args:
+        known: (T,), the log-probability that a text ends behind each.
+    """
+    noise = _variance(places, deviation)
     here = places.square().mean(1)
     signal = (here - noise).clamp_min(0.0).topk(max(1, len(places) // _SURE)).values.mean()
     used = places.shape[1] / 2 * (here / noise - here / (signal + noise) - ((signal + noise) / noise).log())
-    return int((used.cumsum(0) + known).argmax()) + 1
+    return used.cumsum(0) + known
 
 
 def _public(seen: Observation, words: int, places: int) -> tuple[Tensor, Tensor]:
@@ -262,9 +272,15 @@ def _public(seen: Observation, words: int, places: int) -> tuple[Tensor, Tensor]
     counts = torch.stack([column.bincount(minlength=words)[:words] for column in texts.T], 1).double()
     counts[PAD] = 0.0
     anywhere = (counts.sum(1, keepdim=True) + 1) / (counts.sum() + words)
+    return ((counts + anywhere) / (counts.sum(0) + 1)).log(), ends_of(texts)
+
+
+def ends_of(texts: Tensor) -> Tensor:
+    """Log-probabilities (T,) that a text ends behind each place, by public texts (N, T)."""
+    places = texts.shape[1]
     ends = (texts != PAD).sum(1).clamp_min(1) - 1
     ended = ends.bincount(minlength=places).double() + 1 / places
-    return ((counts + anywhere) / (counts.sum(0) + 1)).log(), (ended / ended.sum()).log()
+    return (ended / ended.sum()).log()
 
 
 # --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks.adam import Adam, AdamState
-from harness.attacks.attack import Attack, labels_of_starts, require_start
+from harness.attacks.attack import Attack, Lean, labels_of_starts, require_start
 from harness.attacks.lbfgs import LBFGSState
 from harness.attacks.residual import is_of_one_level
 from harness.attacks.stages import Stage, alike, descent
@@ -24,9 +24,6 @@ log = logging.getLogger(__name__)
 
 # Coordinates of a gradient that no image moves are left out while an attack descends: they only cost time.
 
-Lean = Callable[[Observation], Observation]
-"""Makes of some of its rows what is attacked in their place."""
-
 
 def as_it_is(observation: Observation) -> Observation:
     """The same."""
@@ -34,12 +31,14 @@ def as_it_is(observation: Observation) -> Observation:
 
 
 def without_idle_coordinates(attack: Attack, observation: Observation) -> Lean:
-    """What leaves these coordinates out of rows of an observation.
+    """What leaves these coordinates out of rows of an observation, or what the attack itself makes of them.
 
     They stay where something was read there, noise for example, since losses would be others; but for a likelihood of
     noise of one known level, to which they add the same number whatever the images. They also stay for attackers who
     know more than gradient, noise and prior, and reckon with every coordinate.
     """
+    if (own := attack.read_as(observation)) is not None:
+        return own
     by_likelihood = attack.objective == "likelihood" and is_of_one_level(observation)
     told = (
         observation.simulation, observation.model.front, observation.level, observation.carrying, observation.coding,
@@ -225,7 +224,7 @@ def memory_of_row(attack: Attack, observation: Observation) -> float:
 
     def begin() -> object:
         # In another order, since a chunk of many rows copies what is known of its own, and all of them are not copied.
-        run = _ChunkRun(attack, seen, labels, few.flip(0), None)
+        run = _ChunkRun(attack, seen, labels, few.flip(0), None, attack.read_as(seen) or as_it_is)
         run.enter(attack.stages(run.observation)[-1])  # the last one takes the most
         position = run.position[run.rows]
         state = attack.optimizer().start(position)
@@ -382,6 +381,8 @@ class _ChunkRun:
             self.iterations[self.active] = iteration
             self._report(iteration)
             stopped = rules.stopped(self.active, self.best_loss, self.first_loss, self.last_loss)
+            found = attack.found(self.seen, self.best[self.rows], self.seen_labels)
+            stopped = stopped if found is None else torch.where(found.cpu(), CONVERGED, stopped)
             self.reason[self.active] = stopped
             going = stopped == CAP
             if not going.any():
@@ -433,8 +434,10 @@ class _ChunkRun:
         dummy = self.attack.dummy(self.seen, self.best[self.rows], self.seen_labels)
         targets = dummy.targets if dummy.targets.dim() == 2 else dummy.targets.argmax(-1)
         count = len(self.victims)
+        loss, shown = self.best_loss, self.attack.loss_of_shown(self.seen, dummy)
+        loss = loss if shown is None else torch.where(loss.isfinite(), shown.to(loss), loss)
         return Reconstruction(
-            images=dummy.images[:count].detach().cpu(), labels=targets[:count].cpu(), loss=self.best_loss.cpu(),
+            images=dummy.images[:count].detach().cpu(), labels=targets[:count].cpu(), loss=loss.cpu(),
             initial_loss=self.first_loss.cpu(), stop_reason=self.reason, iterations=self.iterations,
             evaluations=self.evaluations.cpu(), restart=self.restarts,
         )  # fmt: skip

@@ -43,6 +43,7 @@ class Intervals(MaximumAPosteriori):
     softness: Positive = 0.1
     blur: Positive = 0.01
     reads_level: ClassVar[bool] = False
+    by_vectors: ClassVar[bool] = False
     reads_coding: ClassVar[bool] = True
 
     def superfluous(self, observation: Observation) -> str | None:

@@ -13,12 +13,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.attacks.attack import Attack, Dummy, pixel_count
+from harness.attacks.attack import Attack, Dummy, Lean, pixel_count
 from harness.attacks.attacker import ATTACKS, validated_attack
 from harness.attacks.candidates import EXAMPLES_OF_FORMS, dummy_gradient, likely_disguises
 from harness.attacks.labels import open_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.residual import knows_clip, misfit, surprise
+from harness.attacks.soft_words import SoftTexts, open_starts, require_one_text, softened
 from harness.base.errors import UsageError
 from harness.base.randomness import normal_rows
 from harness.base.ranges import Count, CountOrNone, NonNegative
@@ -49,7 +50,8 @@ class MaximumAPosteriori(Attack):
     """L-BFGS in coordinates in which the prior is standard normal, from the class means.
 
     ``label_starts``: of one example, as many of the classes that noise leaves open are tried, the objective chooses.
-    Of an image that was changed before its gradient, by one of some known changes, as many of these are tried.
+    Of an image that was changed before its gradient, by one of some known changes, as many of these are tried. Of a
+    text whose length nothing tells, as many lengths. How texts are read, ``soft_words`` says.
     """
 
     objective: Literal["likelihood"] = "likelihood"
@@ -64,6 +66,7 @@ class MaximumAPosteriori(Attack):
     loss_stop: Annotated[float, Field(ge=0, le=0)] = 0.0
     tier: ClassVar[Tier] = "informed"
     reads_level: ClassVar[bool] = True
+    by_vectors: ClassVar[bool] = True
     standstill: ClassVar[tuple[int, float]] = (1, 1e-4)
 
     def optimizer(self) -> LBFGS:
@@ -74,6 +77,8 @@ class MaximumAPosteriori(Attack):
         return self.restarts * self.label_starts
 
     def labels_of_starts(self, observation: Observation) -> Tensor | None:
+        if _is_of_texts(observation):
+            require_one_text(observation)  # before any work
         labels = self.labels(observation)
         assert labels is not None
         tried = labels.new_full((observation.rows, self.label_starts, observation.examples), -1)
@@ -83,12 +88,16 @@ class MaximumAPosteriori(Attack):
         elif self._reads_one_bias(observation):
             likely = open_labels(observation, self.label_starts)
             tried[:, : likely.shape[1], 0] = likely
+        tried = open_starts(observation, tried) if _is_of_texts(observation) else tried
         return tried.repeat_interleave(self.restarts, 1)
 
     def _reads_one_bias(self, observation: Observation) -> bool:
         if observation.labels is not None or observation.examples > 1 or self.label_rule not in ("auto", "bias"):
             return False
         return observation.model.last_linear()[1] is not None
+
+    def read_as(self, observation: Observation) -> Lean | None:
+        return softened(observation) if _is_of_texts(observation) else None
 
     def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
         if observation.prior is None:
@@ -100,6 +109,12 @@ class MaximumAPosteriori(Attack):
         drawn = [row for row, key in enumerate(keys) if observation.examples > 1 or int(key[-1]) % self.restarts]
         if drawn:
             start[drawn] = normal_rows([("map", *keys[row]) for row in drawn], (size,), start)
+        if isinstance(observation, SoftTexts):
+            labels = self.labels(observation)
+            assert labels is not None
+            start[:, -observation.model.image_shape[-1] :] = observation.used(
+                labels[:, 0], [int(key[-1]) // self.restarts for key in keys]
+            ).to(start)
         return torch.cat([start, self._forms(observation, keys)[:, None]], 1) if _is_disguised(observation) else start
 
     def _forms(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
@@ -114,6 +129,9 @@ class MaximumAPosteriori(Attack):
 
     def dummy(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Dummy:
         assert labels is not None and observation.prior is not None
+        if isinstance(observation, SoftTexts):
+            coordinates, texts, given = observation.placed(position, labels)
+            return Placed(texts, labels, coordinates, given)
         whole, forms = position, None
         if _is_disguised(observation):
             whole, forms = position[:, :-1], position[:, -1].detach().long().tolist()
@@ -126,7 +144,7 @@ class MaximumAPosteriori(Attack):
         return Placed(images, labels, coordinates, torch.stack(made))
 
     def position(self, observation: Observation, images: Tensor, labels: Tensor) -> Tensor | None:
-        if observation.prior is None or _is_disguised(observation):
+        if observation.prior is None or _is_disguised(observation) or _is_of_texts(observation):
             return None
         return observation.prior.coordinates(images.flatten(2), labels).flatten(1)
 
@@ -136,7 +154,9 @@ class MaximumAPosteriori(Attack):
 
     def stop_below(self, observation: Observation) -> Tensor:
         """Without noise, where all of the gradient is explained; else no loss, which may be negative, is the end."""
-        enough = -math.inf if observation.noise else float(observation.target.shape[1])
+        enough = (
+            -math.inf if observation.noise or isinstance(observation, SoftTexts) else float(observation.target.shape[1])
+        )
         return torch.full_like(observation.target[:, 0], enough)
 
     def clips(self, observation: Observation) -> bool:
@@ -147,6 +167,19 @@ class MaximumAPosteriori(Attack):
         unlikely = surprise(observation, candidate, _FLOOR, _CORNER, lead=True).to(candidate.dtype)
         return unlikely + dummy.coordinates.square().sum((1, 2)) / 2
 
+    def found(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Tensor | None:
+        """Of texts, those whose words explain all."""
+        if not isinstance(observation, SoftTexts) or observation.noise is not None:
+            return None
+        dummy = self.dummy(observation, position, labels)
+        return observation.explained(dummy.images, dummy.targets)
+
+    def loss_of_shown(self, observation: Observation, dummy: Dummy) -> Tensor | None:
+        """Of texts, that of the words themselves, since vectors explain more than any words do."""
+        if not isinstance(observation, SoftTexts):
+            return None
+        return observation.unlikely(dummy.images, dummy.targets.clamp_min(0))
+
     def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
         parts, held = [], observation.target.shape[1] * observation.examples
         for rows in torch.arange(len(images)).split(max(1, _HELD // held)):
@@ -154,6 +187,10 @@ class MaximumAPosteriori(Attack):
             made, classes = images[rows].to(seen.target), labels[rows].to(seen.target.device)
             parts.append(dummy_gradient(seen, made, classes, self.clips(seen), differentiable=False).detach())
         return misfit(observation, torch.cat(parts), pixel_count(observation), best=False)
+
+
+def _is_of_texts(observation: Observation) -> bool:
+    return observation.model.vocabulary is not None
 
 
 def _is_disguised(observation: Observation) -> bool:

@@ -58,6 +58,8 @@ def _refuse_unsupported(attack: Attack, observation: Observation) -> None:
         raise UsageError("the reference engine takes no local steps of its own; use --engine batched")
     if any(len(attack.stages(observation.take(rows))) > 1 for rows in alike(observation)):
         raise UsageError("the reference engine descends one loss, not one after the other; use --engine batched")
+    if attack.read_as(observation) is not None:
+        raise UsageError("the reference engine reads no texts by their vectors; use --engine batched")
     if attack.clips(observation) and (observation.examples > 1 or observation.local_steps > 1):
         raise UsageError("the reference engine clips one example's gradient only; use --engine batched")
     if attack.restarts > 1 and getattr(attack, "group", 0):

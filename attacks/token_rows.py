@@ -53,19 +53,36 @@ def tables_of(model: RowModel, attack: str) -> tuple[str, str | None]:
     Raises:
         UsageError: the table is not trained, or the network reads no texts.
     """
-    vocabulary, places = require_texts(model, attack), model.image_shape[-1]
-    named = [(name, one) for name, one in model.plain_module.named_modules() if isinstance(one, nn.Embedding)]
-    words, width = next(((name, one.embedding_dim) for name, one in named if one.num_embeddings == vocabulary), ("", 0))
-    if not width or f"{words}.weight" not in model.layout.names:
+    words = table_of_words(model, attack)
+    if words is None or f"{words[0]}.weight" not in model.layout.names:
         raise UsageError(
             f"attack {attack!r} needs a table of words that is trained here, which model {model.name!r} lacks; use "
             "--attack span with --batch-size 1"
         )
-    like = (
-        name for name, one in model.plain_module.named_parameters()
-        if one.dim() > 1 and one.shape[-1] == width and one.numel() // width == places and name != f"{words}.weight"
+    return f"{words[0]}.weight", learned_places(model, *words)
+
+
+def table_of_words(model: RowModel, attack: str) -> tuple[str, int] | None:
+    """The name of the layer that puts out a vector for each word, trained or not, and its width; None without one.
+
+    Raises:
+        UsageError: the network reads no texts.
+    """
+    vocabulary = require_texts(model, attack)
+    named = ((name, one) for name, one in model.plain_module.named_modules() if isinstance(one, nn.Embedding))
+    return next(((name, one.embedding_dim) for name, one in named if one.num_embeddings == vocabulary), None)
+
+
+def learned_places(model: RowModel, words: str, width: int) -> str | None:
+    """The name of the trained places that are added to the vectors of words; None without."""
+    places = model.image_shape[-1]
+    return next(
+        (
+            name for name, one in model.plain_module.named_parameters()
+            if one.dim() > 1 and one.shape[-1] == width and one.numel() // width == places and name != f"{words}.weight"
+        ),
+        None,
     )  # fmt: skip
-    return f"{words}.weight", next(like, None)
 
 
 def ordered(words: Tensor, places: Tensor | None, count: int) -> Tensor:

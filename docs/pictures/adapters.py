@@ -1,10 +1,13 @@
 """What the gradients of adapters give away, by their rank and how long they were trained: the tables of the page.
 
-python docs/pictures/adapters.py FOLDER   # trains and evaluates into FOLDER; what is there is used, so stop it any time
+    python docs/pictures/adapters.py FOLDER [ATTACK,ATTACK]
+
+Trains and evaluates into FOLDER, by all attacks or by those named. What is there is used, so stop it any time. ``map``
+takes hours.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -19,7 +22,9 @@ from harness.results import CellResult, ResultDocument
 from harness.training import kept_model
 
 RANKS, WIDTHS = (1, 4, 16, 64), {384: "text_transformer", 64: "text_transformer_64"}
-ROUNDS, BATCHES, ATTACKS = (0, 1, 5, 20), (1, 4), ("span", "identify")
+ROUNDS, BATCHES = (0, 1, 5, 20), (1, 4)
+#: How many victims each attack has, by the size of a batch.
+ATTACKS = {"span": {1: 16, 4: 16}, "decode": {1: 16}, "map": {1: 4}, "identify": {1: 16, 4: 16}}
 VICTIMS = 16
 #: 20 clients with notes of all topics, 5 of them in each round, take 5 steps of 8 notes.
 TRAINING = "--clients 20 --clients-per-round 5 --local-steps 5 --batch-size 8 --split iid --rounds 20 --seed 0"
@@ -27,14 +32,20 @@ TRAINING = "--clients 20 --clients-per-round 5 --local-steps 5 --batch-size 8 --
 #: words at all places tells none.
 _WITHIN, _MOST = 1e-2, 0.1
 
-Cells = dict[tuple[int, int, str], CellResult]
+Cells = dict[int, CellResult]
 
 
-def main(folder: Path) -> None:
-    cells = {(width, rank): _evaluated(folder, width, rank) for width in WIDTHS for rank in RANKS}
-    for batch in BATCHES:
-        for attack in ATTACKS:
-            _print(f"{attack}, batch {batch}", lambda at, done: _said(cells[at][done, batch, attack]))  # noqa: B023
+def main(folder: Path, attacks: Sequence[str]) -> None:
+    for width in WIDTHS:
+        for rank in RANKS:
+            _train(folder, width, rank)
+    for attack in attacks:
+        for batch, victims in ATTACKS[attack].items():
+            cells = {
+                (width, rank): _evaluated(folder, width, rank, attack, batch, victims)
+                for width in WIDTHS for rank in RANKS
+            }  # fmt: skip
+            _print(f"{attack}, batch {batch}", lambda at, done: _said(cells[at][done]))  # noqa: B023
     _print("span of all used words at their places, batch 4", lambda at, done: _pairs(folder, *at, done))
     _print_sizes(load_dataset("notes", folder))
 
@@ -47,19 +58,22 @@ def _print(title: str, said: Callable[[tuple[int, int], int], str]) -> None:
     print(f"\n{title}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows), flush=True)
 
 
-def _evaluated(folder: Path, width: int, rank: int) -> Cells:
-    """The cells of adapters of one rank on one network, by their rounds of training, batch and attack."""
-    trained, out = _folder_of_training(folder, width, rank), folder / f"{WIDTHS[width]}-{rank}"
+def _train(folder: Path, width: int, rank: int) -> None:
+    out = _folder_of_training(folder, width, rank)
     adapted = ["--dataset", "notes", "--model", WIDTHS[width], "--train-only", "adapters", "--adapter-rank", str(rank)]
-    kept = ["--keep-rounds", ",".join(map(str, ROUNDS)), "--out", str(trained), "--resume"]
-    _require(run(["train", *adapted, *TRAINING.split(), *kept]), trained)
-    listed = {"attack": ATTACKS, "round": ROUNDS, "batch-size": BATCHES}
-    line = [part for name, values in listed.items() for part in (f"--{name}", ",".join(map(str, values)))]
-    line += ["--defense", "none", "--surface", "2", "--victims", str(VICTIMS), "--prior", "auto"]
-    _require(run(["evaluate", "--training", str(trained), *line, "--no-pictures", "--out", str(out), "--resume"]), out)
+    kept = ["--keep-rounds", ",".join(map(str, ROUNDS)), "--out", str(out), "--resume"]
+    _require(run(["train", *adapted, *TRAINING.split(), *kept]), out)
+
+
+def _evaluated(folder: Path, width: int, rank: int, attack: str, batch: int, victims: int) -> Cells:
+    """The cells of adapters of one rank on one network, by their rounds of training."""
+    out = folder / f"{WIDTHS[width]}-{rank}-{attack}-{batch}"
+    line = ["--training", str(_folder_of_training(folder, width, rank)), "--round", ",".join(map(str, ROUNDS))]
+    line += ["--attack", attack, "--batch-size", str(batch), "--victims", str(victims)]
+    line += ["--defense", "none", "--surface", "2", "--prior", "auto", "--no-pictures", "--out", str(out), "--resume"]
+    _require(run(["evaluate", *line]), out)
     document = ResultDocument.model_validate_json((out / "results.json").read_text())
-    found = [cell for cell in document.cells if cell.role == "cell"]
-    return {(one.round, one.batch_size, one.attack): one for one in found}
+    return {one.round or 0: one for one in document.cells if one.role == "cell"}
 
 
 def _folder_of_training(folder: Path, width: int, rank: int) -> Path:
@@ -115,4 +129,4 @@ def _pairs(folder: Path, width: int, rank: int, done: int) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2].split(",") if len(sys.argv) > 2 else list(ATTACKS))

@@ -101,7 +101,7 @@ def guess(
     made = _attacked(seen, "what was captured", settings, chunk, engine)
     hidden = replace(seen, target=shuffled(seen))
     drowned = _attacked(hidden, "what was captured, shuffled", settings, chunk, engine)
-    if attack.reads == "texts":
+    if attack.reads == "texts" or (attack.by_vectors and seen.model.vocabulary is not None):
         doubled = scene.observation.known_to(attack.tier)
         again = _attacked(doubled, "stand-ins", own, chunk, engine)
         left, left_of_shuffled = unexplained(seen, made.images), unexplained(hidden, drowned.images)

@@ -324,7 +324,7 @@ def _why(name: str, places: Sequence[Examined]) -> tuple[str, str]:
                 return f"not possible here: {text.safe(plainer(cell.not_applicable_reason), 160)}", source
     kind: type[Attacker] = ATTACKS[name]
     texts = any("text_exact" in cell.metrics for place in places for cell in place.place.cells)
-    if kind.reads == ("images" if texts else "texts"):
+    if kind.reads == ("images" if texts else "texts") and not (texts and kind.by_vectors):
         return f"for {kind.reads} only", _ABOUT.format(name)
     if kind.tier == "tampering":
         return "not chosen for this test; the server would send weights of its own making (tampering)", _ABOUT.format(
