@@ -6,6 +6,9 @@ Trains and evaluates into FOLDER, by all attacks or by those named. What is ther
 takes hours.
 """
 
+import harness  # noqa: F401  (before torch, which reads at its start what this sets)
+
+# isort: split
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
