@@ -278,7 +278,7 @@ class Attack(Attacker):
         """Return whether dummies' gradients are clipped as the defense is known to clip."""
         return self.scale == "known_clip"
 
-    def found(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Tensor | None:
+    def solved_rows(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Tensor | None:
         """Return which rows (R,) are finished at positions (R, D) whatever their loss; None where no row can be."""
         return None
 

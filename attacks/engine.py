@@ -381,7 +381,7 @@ class _ChunkRun:
             self.iterations[self.active] = iteration
             self._report(iteration)
             stopped = rules.stopped(self.active, self.best_loss, self.first_loss, self.last_loss)
-            found = attack.found(self.seen, self.best[self.rows], self.seen_labels)
+            found = attack.solved_rows(self.seen, self.best[self.rows], self.seen_labels)
             stopped = stopped if found is None else torch.where(found.cpu(), CONVERGED, stopped)
             self.reason[self.active] = stopped
             going = stopped == CAP

@@ -167,7 +167,7 @@ class MaximumAPosteriori(Attack):
         unlikely = surprise(observation, candidate, _FLOOR, _CORNER, lead=True).to(candidate.dtype)
         return unlikely + dummy.coordinates.square().sum((1, 2)) / 2
 
-    def found(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Tensor | None:
+    def solved_rows(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Tensor | None:
         """Of texts, those whose words explain all."""
         if not isinstance(observation, SoftTexts) or observation.noise is not None:
             return None
