@@ -26,8 +26,8 @@ from harness.training import kept_model
 
 RANKS, WIDTHS = (1, 4, 16, 64), {384: "text_transformer", 64: "text_transformer_64"}
 ROUNDS, BATCHES = (0, 1, 5, 20), (1, 4)
-#: How many victims each attack has, by the size of a batch.
-ATTACKS = {"span": {1: 16, 4: 16}, "decode": {1: 16}, "map": {1: 4}, "identify": {1: 16, 4: 16}}
+#: How many victims each attack has, by the size of a batch; only identify is applicable to several texts.
+ATTACKS = {"span": {1: 16}, "decode": {1: 16}, "map": {1: 4}, "identify": {1: 16, 4: 16}}
 VICTIMS = 16
 #: 20 clients with notes of all topics, 5 of them in each round, take 5 steps of 8 notes.
 TRAINING = "--clients 20 --clients-per-round 5 --local-steps 5 --batch-size 8 --split iid --rounds 20 --seed 0"
