@@ -20,7 +20,7 @@ from harness.attacks.attack import ATTACKS, Attack, Dummy, validated_attack
 from harness.attacks.attacker import SHUT_OUT
 from harness.attacks.candidates import require_gradients
 from harness.attacks.stages import Stage
-from harness.attacks.token_layers import Seen, stopped_at, tried_gradients
+from harness.attacks.token_layers import Seen, rank_of, stopped_at, tried_gradients
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.models import RowModel
@@ -188,7 +188,8 @@ def embedding_of(model: RowModel) -> PatchEmbedding:
     """Find it by what it computes, not by its name.
 
     Raises:
-        UsageError: there is none, it has more patches than a token has numbers, or its places are not learned.
+        UsageError: there is none, its places are not learned, or it has more patches than their gradients have
+            directions: as many as a token has numbers, less one where all that reads tokens normalises them.
     """
     # The network itself comes first where it owns parameters, such as places.
     named = ((prefix, layer) for prefix, layer in model.called_layers() if hasattr(layer, "weight"))
@@ -209,7 +210,11 @@ def embedding_of(model: RowModel) -> PatchEmbedding:
             continue
         errors = gradient.reshape(-1, width)
         for first in range(len(errors) - count + 1):
-            if (errors[first : first + count].T @ read - mixed).norm() <= _AGREES * mixed.norm():
+            own = errors[first : first + count]
+            if (own.T @ read - mixed).norm() <= _AGREES * mixed.norm():
+                if rank_of(own) < count:  # a layer norm takes the mean of a token's numbers away
+                    apart = f"whose patches' gradients are independent, not {count} of which {rank_of(own)} are"
+                    raise _inapplicable(model, apart)
                 return PatchEmbedding(weight, name, first, pixels, scaling, width)
     raise _inapplicable(model, "that learns a row for each place of a patch")
 

@@ -28,10 +28,12 @@ Sides = tuple[Dataset, Prior]
 class Reader(nn.Module):
     """Logits of tokens (B, T): one layer of attention, behind words and learned places."""
 
-    def __init__(self, vocabulary: int, places: int, classes: int, more_words: int = 0, rows: int = 0) -> None:
+    def __init__(
+        self, vocabulary: int, places: int, classes: int, more_words: int = 0, rows: int = 0, aside: bool = False
+    ) -> None:
         super().__init__()
-        # Of the shape of learned places, and before them.
-        self.aside = nn.Linear(WIDTH, places)
+        # Before its places, and of their shape.
+        self.aside = nn.Linear(WIDTH, places) if aside else None
         self.words: nn.Module = nn.Embedding(vocabulary + more_words, WIDTH)
         self.places = nn.Embedding(rows or places, WIDTH)
         self.layer = nn.TransformerEncoderLayer(WIDTH, 2, WIDTH, 0.0, "gelu", batch_first=True, norm_first=True)
@@ -39,11 +41,12 @@ class Reader(nn.Module):
         self.first = 0
 
     def vectors(self, tokens: Tensor) -> Tensor:
-        return self.words(tokens) + self.places.weight[self.first : self.first + tokens.shape[1]]
+        vectors = self.words(tokens) + self.places.weight[self.first : self.first + tokens.shape[1]]
+        return vectors if self.aside is None else vectors + self.aside(vectors).mean(2, keepdim=True)
 
     def forward(self, tokens: Tensor) -> Tensor:
         hidden = self.layer(self.vectors(tokens), src_key_padding_mask=tokens == PAD)
-        hidden = (hidden + self.aside(hidden).mean(2, keepdim=True)) * (tokens != PAD)[..., None]
+        hidden = hidden * (tokens != PAD)[..., None]
         return self.head(hidden.sum(1) / (tokens != PAD).sum(1, keepdim=True))
 
 
@@ -110,6 +113,7 @@ class Counted(nn.Module):
 
 usual, offset, bag, swapped, begins, tied, counted = Reader, Offset, Bag, Swapped, Begins, Tied, Counted
 more_places, more_words = partial(Reader, rows=MOST), partial(Reader, more_words=100)
+aside = partial(Reader, aside=True)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +136,7 @@ def made(attack: Attack | TokenRows | Decode | Span, observation: Observation) -
     return tokens_of(run_attack(attack, observation).images)[:, 0]
 
 
-@pytest.mark.parametrize("name", ["usual", "more_places", "offset", "more_words", "bag", "swapped", "begins"])
+@pytest.mark.parametrize("name", ["usual", "aside", "more_places", "offset", "more_words", "bag", "swapped", "begins"])
 def test_texts_come_back_whatever_the_shapes_of_their_tables(name: str, sides: Sides) -> None:
     observation, texts = seen(name, sides)
     assert (texts == FILLER).any()  # the word whose row fills places in ``swapped``
