@@ -304,11 +304,12 @@ _TINY = 1e-14
 
 
 def require_texts_apart(observation: Observation, tables: bool) -> None:
-    """Raises UsageError: there are no trained tables of words and places or no public texts, or each text's share in
+    """Raises UsageError: there are no such tables of words and places or no public texts, or each text's share in
     the gradient cannot be computed."""
     clipping, several = observation.clipping, f"attack 'decode' on {observation.unknowns} texts needs"
     if not tables:
-        raise UsageError(f"{several} a table of words and learned places that are trained; use --attack identify")
+        needed = "a table of words and learned places that are trained and used nowhere else"
+        raise UsageError(f"{several} {needed}; use --attack identify")
     if observation.prior is None or observation.prior.texts is None:
         raise UsageError(f"{several} public texts; use --prior auto, or --batch-size 1")
     if clipping is not None and not (knows_clip(observation) and clipping.unit == "example"):
