@@ -155,11 +155,8 @@ def tried_gradients(
         if layer is not None:
             stack.callback(layer.register_forward_hook(nudge).remove)
         logits = functional_call(model.plain_module, named, (example[None].to(own),))
-    loss, asked = (
-        functional.cross_entropy(logits, logits.new_zeros(1, dtype=torch.long)),
-        [*named.values(), *nudges[:1]],
-    )
-    given = torch.autograd.grad(loss, asked, allow_unused=True)
+    loss = functional.cross_entropy(logits, logits.new_zeros(1, dtype=torch.long))
+    given = torch.autograd.grad(loss, [*named.values(), *nudges[:1]], allow_unused=True)
     made = {name: one for name, one in zip(named, given, strict=False) if one is not None}
     return made, given[-1] if nudges and given[-1] is not None else own.new_zeros(0)
 

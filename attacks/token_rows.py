@@ -20,7 +20,7 @@ from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.attacker import Reads
 from harness.attacks.token_layers import Seen, require_texts, stopped_at, tried_gradients
 from harness.base.errors import UsageError
-from harness.base.words import PAD, images_of
+from harness.base.words import PAD, UNKNOWN, images_of
 from harness.models import RowModel
 from harness.models.batch_norm import in_evaluation_mode
 from harness.observation import Observation
@@ -149,12 +149,13 @@ def _looked_up(model: RowModel, layer: nn.Module, tokens: Tensor) -> Tensor | No
 def _rows_of_tokens(model: RowModel, layer: nn.Module, there: Tensor) -> Tensor:
     """The row (V,) of each token, of which those of a text are looked up where ``there`` (n,) says so.
 
-    Number 0 stands last, as it fills a text's end.
+    Number 0, which fills a text's end, stands at the end of one more text: a network may not look it up.
     """
     known, places = model.vocabulary or 0, model.image_shape[-1]
-    tokens = functional.pad(torch.arange(1, known), (0, places - (known - 1) % places))
-    rows = torch.zeros(known, dtype=torch.long)
-    for some in tokens.view(-1, places):
+    texts = functional.pad(torch.arange(1, known), (0, (1 - known) % places), value=UNKNOWN).view(-1, places)
+    ended = functional.pad(texts[0, :-1], (0, 1), value=PAD)
+    rows = torch.full((known,), PAD)
+    for some in (*texts, ended):
         found = _looked_up(model, layer, some)
         if found is not None and found.shape == there.shape:
             rows[some] = found[there]
