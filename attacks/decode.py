@@ -24,7 +24,7 @@ from harness.attacks.attacker import Reads
 from harness.attacks.identify import Identify
 from harness.attacks.residual import knows_clip, unread_level
 from harness.attacks.token_layers import Candidates, TokenLayer, Vectors, directions, require_texts, token_layers
-from harness.attacks.token_rows import tables_of
+from harness.attacks.token_rows import Rows, tables_of
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.base.words import PAD, images_of, tokens_of
@@ -76,7 +76,7 @@ class Decode(ClosedForm):
     def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
         return unread_level(observation)
 
-    def _by_tables(self, seen: Observation, tables: tuple[str, str]) -> Tensor:
+    def _by_tables(self, seen: Observation, tables: tuple[Rows, Rows]) -> Tensor:
         """The text (T,) of one row."""
         likely = likely_words(seen, tables)
         text, doubtful = likely.text(), likely.doubtful(_CERTAIN)[: self.tries // _OTHERS]
@@ -110,11 +110,10 @@ def _compared(seen: Observation, text: Tensor, label: int, likely: "Likely", pla
     return text
 
 
-def _texts(seen: Observation, tables: tuple[str, str]) -> Tensor:
+def _texts(seen: Observation, tables: tuple[Rows, Rows]) -> Tensor:
     """Several of one row: (n, T)."""
-    shapes = dict(zip(seen.model.layout.names, seen.model.layout.shapes, strict=True))
-    at, _ = _public(seen, shapes[tables[0]][0], seen.model.image_shape[-1])
-    return mixed_texts(seen, tables, noise_on(seen, tables), at)
+    at, _ = _public(seen, *(len(one.index) for one in tables))
+    return mixed_texts(seen, tables, _noise(seen, tables), at)
 
 
 def _label(seen: Observation, text: Tensor) -> int:
@@ -128,8 +127,8 @@ def _improbable(seen: Observation, texts: Tensor, labels: Tensor) -> Tensor:
     return Identify().distances(seen, images_of(texts)[None], labels[None])[0]
 
 
-def _tables(observation: Observation) -> tuple[str, str] | None:
-    """The names of both tables; None where they are not trained, and layers that read vectors of tokens tell of one.
+def _tables(observation: Observation) -> tuple[Rows, Rows] | None:
+    """Where both tables are; None where they are not trained, and layers that read vectors of tokens tell of one.
 
     Raises:
         UsageError: the noise has no known level, or several texts cannot be taken apart.
@@ -142,11 +141,11 @@ def _tables(observation: Observation) -> tuple[str, str] | None:
     try:
         words, places = tables_of(observation.model, "decode")
     except UsageError:
-        words, places = "", None
+        words, places = None, None
         require_texts(observation.model, "decode")
     if observation.unknowns > 1:
         require_texts_apart(observation, places is not None)
-    return None if places is None else (words, places)
+    return None if words is None or places is None else (words, places)
 
 
 @dataclass(frozen=True)
@@ -210,17 +209,21 @@ def public_texts(seen: Observation) -> tuple[Tensor, Tensor]:
     return texts, torch.arange(classes).repeat_interleave(each)
 
 
-def likely_words(seen: Observation, tables: tuple[str, str]) -> Likely:
+def likely_words(seen: Observation, tables: tuple[Rows, Rows]) -> Likely:
     """Of one row, by the gradients of both tables."""
     parts = seen.model.layout.split(seen.target)
-    words, places = (parts[name][0].cpu().double().flatten(0, -2) for name in tables)
-    noise = _variance(places, noise_on(seen, tables))
-    known = _public(seen, parts[tables[0]].shape[1], len(places))
-    length = int(likely_lengths(places, noise_on(seen, tables), known[1]).argmax()) + 1
+    words, places = (one.of(parts)[0].cpu().double() for one in tables)
+    noise = _variance(places, _noise(seen, tables))
+    known = _public(seen, len(words), len(places))
+    length = int(likely_lengths(places, _noise(seen, tables), known[1]).argmax()) + 1
     scores = known[0].clone()
     scores[:, :length] += together(words, places[:length], noise)
     scores[PAD] = -torch.inf
     return Likely(scores, length)
+
+
+def _noise(seen: Observation, tables: tuple[Rows, Rows]) -> float:
+    return noise_on(seen, tuple(one.name for one in tables))
 
 
 def noise_on(seen: Observation, names: Sequence[str]) -> float:
@@ -301,11 +304,12 @@ _TINY = 1e-14
 
 
 def require_texts_apart(observation: Observation, tables: bool) -> None:
-    """Raises UsageError: there are no trained tables of words and places or no public texts, or each text's share in
+    """Raises UsageError: there are no such tables of words and places or no public texts, or each text's share in
     the gradient cannot be computed."""
     clipping, several = observation.clipping, f"attack 'decode' on {observation.unknowns} texts needs"
     if not tables:
-        raise UsageError(f"{several} a table of words and learned places that are trained; use --attack identify")
+        needed = "a table of words and learned places that are trained and used nowhere else"
+        raise UsageError(f"{several} {needed}; use --attack identify")
     if observation.prior is None or observation.prior.texts is None:
         raise UsageError(f"{several} public texts; use --prior auto, or --batch-size 1")
     if clipping is not None and not (knows_clip(observation) and clipping.unit == "example"):
@@ -376,18 +380,18 @@ class Mixture:
 
     Args:
         seen: of one row, fit for it (:func:`require_texts_apart`).
-        tables: names of the two.
+        tables: where the two are.
         noise: deviation of its noise.
     """
 
-    def __init__(self, seen: Observation, tables: tuple[str, str], noise: float) -> None:
+    def __init__(self, seen: Observation, tables: tuple[Rows, Rows], noise: float) -> None:
         self._seen, self._tables, self._noise = seen, tables, noise
         self.words, self.places = (part[0] for part in self._parts(seen.target.double()))
         self._whole = torch.cat([self.words, self.places])
 
     def _parts(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
         parts = self._seen.model.layout.split(gradients)
-        words, places = (parts[name].flatten(1, -2).cpu() for name in self._tables)
+        words, places = (one.of(parts).cpu() for one in self._tables)
         return words, places
 
     def of(self, texts: Tensor, labels: Tensor) -> Tensor:
@@ -455,7 +459,7 @@ class Mixture:
         return max(self._noise**2, float(rows.mean()) / left.shape[1], _TINY)
 
 
-def mixed_texts(seen: Observation, tables: tuple[str, str], noise: float, at: Tensor) -> Tensor:
+def mixed_texts(seen: Observation, tables: tuple[Rows, Rows], noise: float, at: Tensor) -> Tensor:
     """The texts (n, T) of one row; ``at``: (V, T), log-probabilities of words at places."""
     places, prior = seen.model.image_shape[-1], seen.prior
     assert prior is not None and prior.texts is not None  # as required

@@ -14,14 +14,13 @@ from typing import ClassVar
 import torch
 from pydantic import model_validator
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 
 from harness.attacks.attack import ATTACKS, Attack, Dummy, validated_attack
 from harness.attacks.attacker import SHUT_OUT
 from harness.attacks.candidates import require_gradients
 from harness.attacks.stages import Stage
-from harness.attacks.token_layers import Seen, stopped_at
+from harness.attacks.token_layers import Seen, rank_of, stopped_at, tried_gradients
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.models import RowModel
@@ -189,7 +188,8 @@ def embedding_of(model: RowModel) -> PatchEmbedding:
     """Find it by what it computes, not by its name.
 
     Raises:
-        UsageError: there is none, it has more patches than a token has numbers, or its places are not learned.
+        UsageError: there is none, its places are not learned, or it has more patches than their gradients have
+            directions: as many as a token has numbers, less one where all that reads tokens normalises them.
     """
     # The network itself comes first where it owns parameters, such as places.
     named = ((prefix, layer) for prefix, layer in model.called_layers() if hasattr(layer, "weight"))
@@ -199,7 +199,7 @@ def embedding_of(model: RowModel) -> PatchEmbedding:
         raise _inapplicable(model, "whose first layer reads patches that do not overlap, and is trained")
     pixels, scaling = found
     image = torch.rand(model.image_shape, generator=generator("patches", "image"))
-    gradients = _gradients(model, image)
+    gradients, _ = tried_gradients(model, image)
     count, width = len(pixels), len(gradients[weight])
     if count > width:
         raise _inapplicable(model, f"of at most as many patches as a token has numbers, not {count} of {width}")
@@ -210,7 +210,11 @@ def embedding_of(model: RowModel) -> PatchEmbedding:
             continue
         errors = gradient.reshape(-1, width)
         for first in range(len(errors) - count + 1):
-            if (errors[first : first + count].T @ read - mixed).norm() <= _AGREES * mixed.norm():
+            own = errors[first : first + count]
+            if (own.T @ read - mixed).norm() <= _AGREES * mixed.norm():
+                if rank_of(own) < count:  # a layer norm takes the mean of a token's numbers away
+                    apart = f"whose patches' gradients are independent, not {count} of which {rank_of(own)} are"
+                    raise _inapplicable(model, apart)
                 return PatchEmbedding(weight, name, first, pixels, scaling, width)
     raise _inapplicable(model, "that learns a row for each place of a patch")
 
@@ -246,19 +250,6 @@ def _patches_given(layer: nn.Module, given: Tensor) -> Tensor | None:
         return None
     plain = layer.groups == 1 and set(layer.dilation) == {1} and layer.padding in ((0, 0), "valid")
     return functional.unfold(given, layer.kernel_size, stride=layer.stride).mT if plain else None
-
-
-def _gradients(model: RowModel, image: Tensor) -> dict[str, Tensor]:
-    """Return the gradient of every parameter at weights none of which is zero."""
-    first = next(model.plain_module.parameters())
-    weights = model.initial_weights([("patches",)])
-    weights = weights + 0.02 * torch.randn(weights.shape, generator=generator("patches", "weights"))
-    named = {name: part[0].to(first).requires_grad_() for name, part in model.layout.split(weights).items()}
-    with in_evaluation_mode(model.plain_module):  # one image has no variance where a batch is normalised
-        logits = functional_call(model.plain_module, named, (image[None].to(first),))
-    loss = functional.cross_entropy(logits, logits.new_zeros(1, dtype=torch.long))
-    given = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-    return {name: one for name, one in zip(named, given, strict=True) if one is not None}
 
 
 def _inapplicable(model: RowModel, needed: str) -> UsageError:

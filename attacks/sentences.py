@@ -111,7 +111,7 @@ def first_attention(model: RowModel) -> FirstAttention:
                         return FirstAttention(name, norm, before)
     raise UsageError(
         f"attack 'span' tells several texts apart by the first attention (with batch_first) behind a table "
-        f"{words.split('.')[0]!r} and a layer norm, which model {model.name!r} lacks; use --batch-size 1"
+        f"{words.name.split('.')[0]!r} and a layer norm, which model {model.name!r} lacks; use --batch-size 1"
     )
 
 
@@ -266,15 +266,19 @@ class Reader:
         assert isinstance(attention, nn.MultiheadAttention) and isinstance(norm, nn.LayerNorm)  # as they were found
         self.attention, self.norm = attention, norm
         self.places = model.image_shape[-1]
-        self.largest = float(self.of(target, self.table).norm(dim=1).max())
+        self.largest = float(self.words(target).norm(dim=1).max())
 
     def of(self, target: Tensor, name: str) -> Tensor:
         """The part of a gradient (P,) that is of the weights of that name, in double precision."""
         return self.model.layout.split(target[None])[name][0].cpu().double()
 
+    def words(self, target: Tensor) -> Tensor:
+        """The rows (V, E) of a gradient (P,) that are of each word, in double precision."""
+        return self.table.of(self.model.layout.split(target[None]))[0].cpu().double()
+
     def pairs(self, target: Tensor) -> Pairs | None:
         """Those that may have been used; None where the share of each word in the gradient cannot be told."""
-        rows, matrix = self.of(target, self.table), self.of(target, self.found.matrix)
+        rows, matrix = self.words(target), self.of(target, self.found.matrix)
         used = (rows.norm(dim=1) > _USED * self.largest).nonzero()[:, 0]
         used = used[used != PAD]
         if not len(used):
@@ -322,12 +326,12 @@ class Reader:
 
     def without(self, target: Tensor, text: Tensor, word: Tensor) -> Tensor | None:
         """A gradient less that of a text (T,), at the label at which the row of one of its words is explained."""
-        seen, best, left = self.of(target, self.table)[word], _ITS_OWN, None
+        seen, best, left = self.words(target)[word], _ITS_OWN, None
         for label in range(self.model.classes):
             images = images_of(text[None, None]).to(self.weights)
             labels = torch.full((1, 1), label, device=self.weights.device)
             own = self.model.gradient(self.weights[None], images, labels)[0]
-            row = self.of(own, self.table)[word]
+            row = self.words(own)[word]
             share = (seen @ row) / row.square().sum().clamp_min(1e-300)
             off = float((seen - share * row).norm() / seen.norm())
             if off < best:

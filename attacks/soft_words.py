@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from harness.attacks.candidates import dummy_gradient
 from harness.attacks.decode import ends_of, likely_lengths, noise_on
 from harness.attacks.residual import improbability, knows_clip, surprise
-from harness.attacks.token_rows import learned_places, table_of_words
+from harness.attacks.token_layers import require_texts
+from harness.attacks.token_rows import Rows, Tables, read_tables
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout
 from harness.base.words import PAD, UNKNOWN, images_of, tokens_of
@@ -58,28 +59,37 @@ class BehindWords(nn.Module):
         return self.of_vectors(vectors, there * UNKNOWN)
 
     def of_vectors(self, vectors: Tensor, tokens: Tensor) -> Tensor:
-        """Logits (B, K) of tokens (B, T) for which the table puts out vectors (B, T, E)."""
-        hook = self.network.get_submodule(self.table).register_forward_hook(lambda *_: vectors)
+        """Logits (B, K) of tokens (B, T) for which the table puts out vectors (B, T, E). Raises ValueError: it puts out
+        others, such as some of words of its own."""
+
+        def put(_: nn.Module, __: object, made: Tensor) -> Tensor:
+            given = vectors.flatten(0, 1) if made.dim() == 2 else vectors  # as of bags of single words
+            if given.shape != made.shape:
+                raise ValueError("the table puts out other vectors than one for each word")
+            return given
+
+        hook = self.network.get_submodule(self.table).register_forward_hook(put)
         try:
             return self.network(images_of(tokens).to(vectors))
         finally:
             hook.remove()
 
 
-def behind_words(model: RowModel) -> tuple[RowModel, str]:
-    """A network of texts behind its table of words, of whose weights it has all others; and the name of the table's.
+def behind_words(model: RowModel) -> tuple[RowModel, Tables]:
+    """A network of texts behind its table of words, of whose weights it has all others; and where these are.
 
     Raises:
         UsageError: it has no such table, or reads words elsewhere too.
     """
-    table, places = table_of_words(model, "map"), model.image_shape[-1]
+    require_texts(model, "map")
+    tables, places = read_tables(model), model.image_shape[-1]
     refusal = UsageError(
         f"attack 'map' reads texts through one table of words, and model {model.name!r} has none, or reads words "
         "elsewhere too, as one that predicts the next word does; use --attack span or identify"
     )
-    if table is None:
+    if tables is None or not tables.words_alone:
         raise refusal
-    name, width = table
+    name, width = tables.layer, tables.width
     network = copy.deepcopy(model.plain_module)
     layer = network.get_submodule(name)
     if "weight" in layer._parameters:  # it is trained; here nothing reads it
@@ -92,7 +102,7 @@ def behind_words(model: RowModel) -> tuple[RowModel, str]:
     if soft.layout.names != others or not _reads_vectors_alone(behind, width, places):
         raise refusal
     soft.evaluate_by(Way(None, False, alone=True))
-    return soft, f"{name}.weight"
+    return soft, tables
 
 
 def _reads_vectors_alone(behind: BehindWords, width: int, places: int) -> bool:
@@ -100,10 +110,13 @@ def _reads_vectors_alone(behind: BehindWords, width: int, places: int) -> bool:
     own = next(behind.parameters())
     vectors = torch.randn(2, 1, places, width, generator=torch.Generator().manual_seed(0)).to(own)
     words = torch.full((1, places), UNKNOWN, device=own.device)
-    with torch.no_grad(), in_evaluation_mode(behind):
-        made, same, other = (
-            behind.of_vectors(vectors[row], tokens) for row, tokens in ((0, words), (0, words + 1), (1, words))
-        )
+    try:
+        with torch.no_grad(), in_evaluation_mode(behind):
+            made, same, other = (
+                behind.of_vectors(vectors[row], tokens) for row, tokens in ((0, words), (0, words + 1), (1, words))
+            )
+    except ValueError:
+        return False
     return bool(torch.allclose(made, same, rtol=1e-4, atol=1e-6)) and not torch.equal(made, other)
 
 
@@ -157,11 +170,11 @@ class SoftTexts(Observation):
 
     Attributes:
         words: of each row.
-        learned: the name of learned places; None without any.
+        learned: learned places; None without any.
     """
 
     words: tuple[Vectors, ...] = ()
-    learned: str | None = None
+    learned: Rows | None = None
 
     def take(self, index: Tensor) -> "SoftTexts":
         """See :meth:`Observation.take`."""
@@ -241,13 +254,13 @@ def of_class(texts: Tensor, classes: Tensor, label: int) -> Tensor:
     return own if len(own) else texts
 
 
-def open_lengths(observation: Observation, row: int, learned: str | None, texts: Tensor) -> list[int]:
+def open_lengths(observation: Observation, row: int, learned: Rows | None, texts: Tensor) -> list[int]:
     """The lengths that a row's text may have, the likeliest first, by the gradient of ``learned`` places and by public
     texts (N, T) of its class; without such places, those of these texts."""
     if learned is None:
         return _lengths(texts).unique().tolist()
-    own = observation.model.layout.split(observation.target[row : row + 1])[learned][0].flatten(0, -2).double().cpu()
-    likely = likely_lengths(own, noise_on(observation, (learned,)), ends_of(texts).cpu())
+    own = learned.of(observation.model.layout.split(observation.target[row : row + 1]))[0].double().cpu()
+    likely = likely_lengths(own, noise_on(observation, (learned.name,)), ends_of(texts).cpu())
     order = likely.argsort(descending=True, stable=True)
     return (order[likely[order] >= likely.max() - _OPEN] + 1).tolist() or [len(likely)]
 
@@ -255,7 +268,8 @@ def open_lengths(observation: Observation, row: int, learned: str | None, texts:
 def open_starts(observation: Observation, labels: Tensor) -> Tensor:
     """Labels (R, starts, 1) of the starts at texts, of which those (R, starts, 1) of likely classes are known, -1 for
     no more: as many more starts take the first class and another length as may be."""
-    learned, prior = _learned(observation.model), observation.prior
+    tables, prior = read_tables(observation.model), observation.prior
+    learned = None if tables is None else tables.places
     assert prior is not None and prior.texts is not None and prior.classes is not None  # as required
     texts, classes = tokens_of(prior.texts.unflatten(1, (1, -1, observation.model.image_shape[-1]))), prior.classes
     for row, own in enumerate(labels):
@@ -264,12 +278,6 @@ def open_starts(observation: Observation, labels: Tensor) -> Tensor:
         more = own[: len(found)]
         more[more < 0] = first
     return labels
-
-
-def _learned(model: RowModel) -> str | None:
-    """The name of the trained places beside a table of words."""
-    table = table_of_words(model, "map")
-    return None if table is None else learned_places(model, *table)
 
 
 def softened(observation: Observation) -> Callable[[Observation], SoftTexts]:
@@ -282,10 +290,11 @@ def softened(observation: Observation) -> Callable[[Observation], SoftTexts]:
     require_one_text(observation)
     model, prior, layout = observation.model, observation.prior, observation.model.layout
     assert prior is not None and prior.texts is not None and prior.classes is not None  # as required
-    soft, table = behind_words(model)
+    soft, tables = behind_words(model)
+    table, places = tables.words.name, tables.places
     sizes = zip(layout.names, layout.sizes, strict=True)
     kept = torch.cat([torch.full((size,), name != table) for name, size in sizes]).nonzero()[:, 0]
-    kept, places = kept.to(observation.target.device), _learned(model)
+    kept = kept.to(observation.target.device)
     texts, classes = tokens_of(prior.texts.unflatten(1, (1, -1, model.image_shape[-1]))), prior.classes
 
     def words_of(rows: Observation) -> tuple[Vectors, ...]:
@@ -294,6 +303,7 @@ def softened(observation: Observation) -> Callable[[Observation], SoftTexts]:
         for weights in rows.weights:
             trained = layout.split(weights[None]).get(table)
             own = model.plain_module.get_buffer(table) if trained is None else trained[0].detach()
+            own = own[tables.words.index.to(own.device)]
             alike = bool(found) and torch.equal(found[-1].table, own)
             found.append(found[-1] if alike else Vectors(own, texts, classes))
         return tuple(found)
@@ -307,7 +317,8 @@ def softened(observation: Observation) -> Callable[[Observation], SoftTexts]:
         if rows.clipping is not None and rows.clipping.grouping == "whole":  # of a gradient that is not all here
             facts["clipping"] = replace(rows.clipping, bound=None)
         facts["model"] = soft
-        return SoftTexts(**facts, words=words_of(rows), learned=places and f"network.{places}")
+        learned = None if places is None else replace(places, name=f"network.{places.name}")
+        return SoftTexts(**facts, words=words_of(rows), learned=learned)
 
     return made
 

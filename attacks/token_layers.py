@@ -1,15 +1,18 @@
 """Where a network of texts reads its tokens: which weights, and from which vectors. Found by what it computes."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
 
 from harness.base.errors import UsageError
+from harness.base.randomness import generator
 from harness.base.words import PAD, images_of
 from harness.models import RowModel
 from harness.models.batch_norm import in_evaluation_mode
@@ -131,6 +134,31 @@ def require_texts(model: RowModel, attack: str) -> int:
             "--attack"
         )
     return model.vocabulary
+
+
+def tried_gradients(
+    model: RowModel, example: Tensor, layer: nn.Module | None = None
+) -> tuple[dict[str, Tensor], Tensor]:
+    """The gradient of an example (C, H, W) by every parameter that it uses, by name, at weights none of which is zero;
+    and that by what a layer puts out first, empty without one."""
+    own, nudges = next(model.plain_module.parameters()), list[Tensor]()
+    weights = model.initial_weights([("patches",)])
+    weights = weights + 0.02 * torch.randn(weights.shape, generator=generator("patches", "weights"))
+    named = {name: part[0].to(own).requires_grad_() for name, part in model.layout.split(weights).items()}
+
+    def nudge(_: nn.Module, __: object, made: Tensor) -> Tensor:
+        nudges.append(torch.zeros_like(made).requires_grad_())
+        return made + nudges[-1]
+
+    with ExitStack() as stack:
+        stack.enter_context(in_evaluation_mode(model.plain_module))  # one example has no variance in a batch
+        if layer is not None:
+            stack.callback(layer.register_forward_hook(nudge).remove)
+        logits = functional_call(model.plain_module, named, (example[None].to(own),))
+    loss = functional.cross_entropy(logits, logits.new_zeros(1, dtype=torch.long))
+    given = torch.autograd.grad(loss, [*named.values(), *nudges[:1]], allow_unused=True)
+    made = {name: one for name, one in zip(named, given, strict=False) if one is not None}
+    return made, given[-1] if nudges and given[-1] is not None else own.new_zeros(0)
 
 
 @lru_cache(maxsize=2)

@@ -218,7 +218,7 @@ class Run:
         attack = settings.build_attack()
         if settings.draws and isinstance(attack, Identifier):
             raise UsageError(
-                f"attack {settings.attack!r} brings no images back that rounds of a client could be told by; choose "
+                f"attack {settings.attack!r} brings nothing back that rounds of a client could be told by; choose "
                 "another, or --same-data batch"
             )
         scene = self.stage.set(settings)

@@ -583,7 +583,7 @@ def check_of_draws(name: str, sent: Tensor, grain: Tensor, drawn: Drawn, noisy: 
         return _cannot(name, f"{said}, {usual}")
     # So much less than a draw of the truth goes one of images that have nothing to do with it.
     if not noisy and bool((far > HIDES * drawn.signal(sent) / norm).any()):
-        return _cannot(name, f"{said}, {usual}: other images may do so too")
+        return _cannot(name, f"{said}, {usual}: other examples may do so too")
     return Check(name, "holds", f"{said}, {usual}")
 
 

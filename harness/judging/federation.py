@@ -567,9 +567,10 @@ def _true_images(capture: Capture, expected: int) -> tuple[Tensor, Tensor]:
     file, shape = DataFile(found.path), found.shapes["images"]
     if math.prod(shape) != expected * math.prod(record.image_shape) or math.prod(found.shapes["labels"]) != expected:
         right = math.prod(shape) == expected * math.prod(record.image_shape)
+        one_each = f"give one number, its class, as the label of each {record.kind.one}"
         raise file.wrong(
             f"has images of shape {shape[1:]} and labels {found.shapes['labels']}, not {tuple(record.image_shape)} and "
-            f"({expected},)", "give one number, its class, as the label of an image" if right else "check image_shape",
+            f"({expected},)", one_each if right else "check image_shape",
         )  # fmt: skip
     truth = checked_truth(file, found["images"], found["labels"], record)
     return truth.images, truth.labels

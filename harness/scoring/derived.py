@@ -224,7 +224,7 @@ def _contradictions(
             yield f"it says that {said} victims ended as {name}, its victims say {counted[name]}"
     confirmed = None if cell.identified else _confirmed(victims)
     if confirmed is not None and confirmed != cell.confirmed:
-        yield f"it says that {cell.confirmed} images are accurate and first, its victims say {confirmed}"
+        yield f"it says that {cell.confirmed} {cell.kind.many} are accurate and first, its victims say {confirmed}"
     if all(one.image == 0 for one in victims):
         yield from _of_ranks(cell.identified or cell.lineup, victims)
     yield from _of_rates(cell, victims)

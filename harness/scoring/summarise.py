@@ -6,6 +6,7 @@ from typing import Literal
 
 from harness.attacks.attacker import ATTACKS
 from harness.attacks.suites import EXHAUSTIVE
+from harness.base.kinds import IMAGES
 from harness.results import AttackStanding, CellResult, Identified, Place, SummaryRow
 from harness.results.record import BLIND, TIERS, UNDEFENDED, TierWord
 from harness.scoring.strongest import WHO_IS_TOLD, Attempt, is_accurate, strongest
@@ -16,7 +17,7 @@ from harness.scoring.verdict import within_networks
 #: Of a place that is resilient though every attack that worked there carries a flag.
 UNFIT = "withstood no attack that was fit to find anything"
 
-#: Where no image comes back, but membership is told.
+#: Where nothing comes back, but membership is told.
 TELLS = "tells who took part"
 
 
@@ -66,7 +67,9 @@ def _who_took_part(attempts: Sequence[Attempt]) -> str | None:
         return None
     best = min(found, key=_by_p)
     first = round((best.rate or 0.0) * best.n)
-    return f"{TELLS}: {first} of {best.n}, p = {_short(best.p_value)}; no image came back"
+    # An attack that only tells says whether its data are texts, and not whether they are tables.
+    kind = next((attempt.kind for attempt in attempts if attempt.kind != IMAGES), IMAGES)
+    return f"{TELLS}: {first} of {best.n}, p = {_short(best.p_value)}; no {kind.one} came back"
 
 
 def _by_p(found: Identified) -> tuple[float, float]:

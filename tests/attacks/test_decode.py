@@ -12,7 +12,7 @@ from harness.attacks import run_attack
 from harness.attacks.decode import Decode, Language, Mixture, together
 from harness.attacks.span import Span
 from harness.attacks.token_layers import directions
-from harness.attacks.token_rows import TokenRows
+from harness.attacks.token_rows import TokenRows, tables_of
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.base.words import PAD, tokens_of
@@ -155,7 +155,8 @@ def test_ends_and_classes_of_several_texts_are_read(batch: Read, sides: tuple[Da
     assert prior.classes is not None and prior.texts is not None
     every = tokens_of(prior.texts.unflatten(1, (1, -1, texts.shape[1])))
     pool = torch.cat([(prior.classes == label).nonzero()[:8, 0] for label in range(notes.num_classes)])
-    mixture = Mixture(seen, ("words.weight", "places"), 0.003)
+    tables = tables_of(seen.model, "decode")
+    mixture = Mixture(seen, tables, 0.003)
     found, labels = mixture.start(every[pool], prior.classes[pool])
     assert sorted(labels.tolist()) == sorted(notes.labels[:4].tolist())
     told = [sorted((one != PAD).sum(1).tolist()) for one in (found, texts)]

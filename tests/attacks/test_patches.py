@@ -70,6 +70,21 @@ class Cut(Renamed):
         return super().forward((images - 0.4) / 0.2)
 
 
+class Normed(Renamed):
+    """All that reads its tokens normalises them, so that no error has a mean."""
+
+    def __init__(self, channels: int, classes: int) -> None:
+        super().__init__(channels, classes)
+        self.cut = nn.Conv2d(channels, 24, 1, 1)
+        self.where, self.last = nn.Parameter(torch.randn(26, 24)), nn.LayerNorm(24)
+        self.mix = nn.TransformerEncoderLayer(24, 2, 32, 0.0, "gelu", batch_first=True, norm_first=True)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (B, K)."""
+        tokens = torch.cat([self.front.expand(len(images), -1, -1), self.cut(images).flatten(2).mT], 1)
+        return self.head(self.last(self.mix(tokens + self.where[: tokens.shape[1]])).mean(1))
+
+
 class Turned(nn.Module):
     """Its last two dimensions the other way round."""
 
@@ -84,6 +99,7 @@ def networks() -> Any:
         "renamed": lambda shape, classes: Renamed(shape[0], classes),
         "fixed": lambda shape, classes: Fixed(shape[0], classes),
         "cut": lambda shape, classes: Cut(shape[0], classes),
+        "normed": lambda shape, classes: Normed(shape[0], classes),
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, factory in own.items():
@@ -108,6 +124,14 @@ def test_images_are_exact_and_clips_lose_only_a_scale(
     assert ((made - images).square().flatten(1).mean(1).sqrt() <= (1e-3 if clip is None else 0.05)).all()
 
 
+def test_one_patch_fewer_than_a_normed_token_has_numbers_is_read(victims: Victims, digits: Digits) -> None:
+    model, images = RowModel("normed", (1, 1, 23), 10), torch.rand(2, 1, 1, 1, 23)
+    weights = model.initial_weights([(0, 0), (0, 1)])
+    gradients = model.gradient(weights, images, torch.zeros(2, 1, dtype=torch.long))
+    made = closed_form(Observation(model, weights, gradients, 1, ((0, 0), (0, 1))))
+    torch.testing.assert_close(made, images.flatten(1), atol=1e-2, rtol=0)
+
+
 def test_the_rows_of_other_tokens_are_no_patch() -> None:
     found = embedding_of(RowModel("renamed", (1, 8, 8), 10))
     assert (found.weight, found.places, found.first, found.patches, found.width) == ("cut.weight", "where", 2, 4, 24)
@@ -121,6 +145,7 @@ def test_the_rows_of_other_tokens_are_no_patch() -> None:
         ("mlp2", (1, 8, 8), "whose first layer reads patches that do not overlap"),
         ("fixed", (1, 8, 8), "that learns a row for each place of a patch"),
         ("vit", (1, 64, 64), "not 256 of 192"),
+        ("normed", (1, 4, 6), "whose patches' gradients are independent, not 24 of which 23 are"),
     ],
 )
 def test_networks_without_learned_places_are_refused(model: str, shape: tuple[int, ...], said: str) -> None:

@@ -157,7 +157,7 @@ def test_batches_of_one_are_several_examples_too(tmp_path: Path) -> None:
 def test_attacks_that_bring_no_images_back_are_refused(tmp_path: Path) -> None:
     settings = cell_settings(**CELL | {"attack": "identify", "prior": "auto"})
     cell = Run(tmp_path, RunFolder(tmp_path / "out")).cell(settings).cell
-    assert "brings no images back" in (cell.not_applicable_reason or "")
+    assert "brings nothing back" in (cell.not_applicable_reason or "")
 
 
 def test_networks_that_normalise_batches_are_refused(tmp_path: Path) -> None:

@@ -441,7 +441,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     ),
     "a truth of vectors as labels": (
         lambda folder: np.savez(folder / "truth.npz", images=np.zeros((1, 1, 8, 8)), labels=np.eye(10)[:1]), (),
-        "give one number, its class, as the label of an image",
+        "give one number, its class, as the label of each image",
     ),
     "a truth of names as labels": (
         lambda folder: np.savez(folder / "truth.npz", images=np.zeros((1, 1, 8, 8)), labels=np.array(["a"])), (),

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from harness.base.kinds import EVERY, TEXTS, Kind
 from harness.results import Identified, Lineup
 from harness.scoring import Attempt, strongest
 from harness.scoring.summarise import headline
@@ -50,6 +51,15 @@ PLACES: dict[str, tuple[list[Attempt], str, str]] = {
     "a leak of an unfit one": ([PLAIN, flagged(leaking(KNOWS))], "leaks", "fell only to attackers who know the noise"),
     "a plain leak": ([leaking(PLAIN), KNOWS], "leaks", "fell to attackers who need not know the noise"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_what_did_not_come_back_is_called_by_its_name(kind: Kind) -> None:
+    """An attack that only tells does not know tables from images; others do."""
+    words = headline("inconclusive", [replace(PLAIN, kind=kind), IDENTIFIES])
+    assert words == TOOK_PART.replace("image", kind.one)
+    alone = headline("inconclusive", [replace(IDENTIFIES, kind=TEXTS)])
+    assert alone == TOOK_PART.replace("image", "text")
 
 
 @pytest.mark.parametrize("case", PLACES)
