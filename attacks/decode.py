@@ -24,7 +24,7 @@ from harness.attacks.attacker import Reads
 from harness.attacks.identify import Identify
 from harness.attacks.residual import knows_clip, unread_level
 from harness.attacks.token_layers import Candidates, TokenLayer, Vectors, directions, require_texts, token_layers
-from harness.attacks.token_rows import Rows, tables_of
+from harness.attacks.token_rows import TableRows, tables_of
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.base.words import PAD, images_of, tokens_of
@@ -76,7 +76,7 @@ class Decode(ClosedForm):
     def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
         return unread_level(observation)
 
-    def _by_tables(self, seen: Observation, tables: tuple[Rows, Rows]) -> Tensor:
+    def _by_tables(self, seen: Observation, tables: tuple[TableRows, TableRows]) -> Tensor:
         """The text (T,) of one row."""
         likely = likely_words(seen, tables)
         text, doubtful = likely.text(), likely.doubtful(_CERTAIN)[: self.tries // _OTHERS]
@@ -110,7 +110,7 @@ def _compared(seen: Observation, text: Tensor, label: int, likely: "Likely", pla
     return text
 
 
-def _texts(seen: Observation, tables: tuple[Rows, Rows]) -> Tensor:
+def _texts(seen: Observation, tables: tuple[TableRows, TableRows]) -> Tensor:
     """Several of one row: (n, T)."""
     at, _ = _public(seen, *(len(one.index) for one in tables))
     return mixed_texts(seen, tables, _noise(seen, tables), at)
@@ -127,7 +127,7 @@ def _improbable(seen: Observation, texts: Tensor, labels: Tensor) -> Tensor:
     return Identify().distances(seen, images_of(texts)[None], labels[None])[0]
 
 
-def _tables(observation: Observation) -> tuple[Rows, Rows] | None:
+def _tables(observation: Observation) -> tuple[TableRows, TableRows] | None:
     """Where both tables are; None where they are not trained, and layers that read vectors of tokens tell of one.
 
     Raises:
@@ -209,7 +209,7 @@ def public_texts(seen: Observation) -> tuple[Tensor, Tensor]:
     return texts, torch.arange(classes).repeat_interleave(each)
 
 
-def likely_words(seen: Observation, tables: tuple[Rows, Rows]) -> Likely:
+def likely_words(seen: Observation, tables: tuple[TableRows, TableRows]) -> Likely:
     """Of one row, by the gradients of both tables."""
     parts = seen.model.layout.split(seen.target)
     words, places = (one.of(parts)[0].cpu().double() for one in tables)
@@ -222,7 +222,7 @@ def likely_words(seen: Observation, tables: tuple[Rows, Rows]) -> Likely:
     return Likely(scores, length)
 
 
-def _noise(seen: Observation, tables: tuple[Rows, Rows]) -> float:
+def _noise(seen: Observation, tables: tuple[TableRows, TableRows]) -> float:
     return noise_on(seen, tuple(one.name for one in tables))
 
 
@@ -384,7 +384,7 @@ class Mixture:
         noise: deviation of its noise.
     """
 
-    def __init__(self, seen: Observation, tables: tuple[Rows, Rows], noise: float) -> None:
+    def __init__(self, seen: Observation, tables: tuple[TableRows, TableRows], noise: float) -> None:
         self._seen, self._tables, self._noise = seen, tables, noise
         self.words, self.places = (part[0] for part in self._parts(seen.target.double()))
         self._whole = torch.cat([self.words, self.places])
@@ -459,7 +459,7 @@ class Mixture:
         return max(self._noise**2, float(rows.mean()) / left.shape[1], _TINY)
 
 
-def mixed_texts(seen: Observation, tables: tuple[Rows, Rows], noise: float, at: Tensor) -> Tensor:
+def mixed_texts(seen: Observation, tables: tuple[TableRows, TableRows], noise: float, at: Tensor) -> Tensor:
     """The texts (n, T) of one row; ``at``: (V, T), log-probabilities of words at places."""
     places, prior = seen.model.image_shape[-1], seen.prior
     assert prior is not None and prior.texts is not None  # as required

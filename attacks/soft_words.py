@@ -20,7 +20,7 @@ from harness.attacks.candidates import dummy_gradient
 from harness.attacks.decode import ends_of, likely_lengths, noise_on
 from harness.attacks.residual import improbability, knows_clip, surprise
 from harness.attacks.token_layers import require_texts
-from harness.attacks.token_rows import Rows, Tables, read_tables
+from harness.attacks.token_rows import TableRows, Tables, read_tables
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout
 from harness.base.words import PAD, UNKNOWN, images_of, tokens_of
@@ -174,7 +174,7 @@ class SoftTexts(Observation):
     """
 
     words: tuple[Vectors, ...] = ()
-    learned: Rows | None = None
+    learned: TableRows | None = None
 
     def take(self, index: Tensor) -> "SoftTexts":
         """See :meth:`Observation.take`."""
@@ -254,7 +254,7 @@ def of_class(texts: Tensor, classes: Tensor, label: int) -> Tensor:
     return own if len(own) else texts
 
 
-def open_lengths(observation: Observation, row: int, learned: Rows | None, texts: Tensor) -> list[int]:
+def open_lengths(observation: Observation, row: int, learned: TableRows | None, texts: Tensor) -> list[int]:
     """The lengths that a row's text may have, the likeliest first, by the gradient of ``learned`` places and by public
     texts (N, T) of its class; without such places, those of these texts."""
     if learned is None:

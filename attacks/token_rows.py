@@ -56,7 +56,7 @@ class TokenRows(ClosedForm):
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class TableRows:
     """The rows of a weight (..., E), by its name, that belong to tokens or to places.
 
     Attributes:
@@ -83,12 +83,12 @@ class Tables:
 
     layer: str
     width: int
-    words: Rows
-    places: Rows | None
+    words: TableRows
+    places: TableRows | None
     words_alone: bool
 
 
-def tables_of(model: RowModel, attack: str) -> tuple[Rows, Rows | None]:
+def tables_of(model: RowModel, attack: str) -> tuple[TableRows, TableRows | None]:
     """The rows of words in their trained table, and of learned places that are added to them; None without such.
 
     Raises:
@@ -128,7 +128,7 @@ def read_tables(model: RowModel) -> Tables | None:
         one, other = (_looked_up(model, layer, tokens) for tokens in (text, text + half))
         if one is None or other is None or one.shape != other.shape or int((one != other).sum()) != places:
             continue
-        there, words = one != other, Rows(f"{name}.weight", _rows_of_tokens(model, layer, one != other))
+        there, words = one != other, TableRows(f"{name}.weight", _rows_of_tokens(model, layer, one != other))
         gradients, by_vectors = tried_gradients(model, images_of(text), layer)
         vectors = by_vectors.reshape(-1, weight.shape[1])
         learned = _learned_places(gradients, words.name, vectors[there]) if len(vectors) == len(there) else None
@@ -162,7 +162,7 @@ def _rows_of_tokens(model: RowModel, layer: nn.Module, there: Tensor) -> Tensor:
     return rows
 
 
-def _learned_places(gradients: Mapping[str, Tensor], words: str, vectors: Tensor) -> Rows | None:
+def _learned_places(gradients: Mapping[str, Tensor], words: str, vectors: Tensor) -> TableRows | None:
     """The rows of places in the weight whose rows have the derivatives (T, E) by the vectors of words there."""
     wanted = functional.normalize(vectors.double(), dim=1)
     for name, gradient in gradients.items():
@@ -173,7 +173,7 @@ def _learned_places(gradients: Mapping[str, Tensor], words: str, vectors: Tensor
         # Whatever is predicted last may not depend on the last place; a row without a gradient is its row too.
         used = index[wanted.any(1)]
         if len(rows) >= len(wanted) and apart.max() <= _AGREES and len(used.unique()) == len(used) > 0:
-            return Rows(name, index.cpu())
+            return TableRows(name, index.cpu())
     return None
 
 
