@@ -139,7 +139,7 @@ def test_shares_over_batches(data: str, network: str, capsys: pytest.CaptureFixt
                     ours = "mlp2" if model == "mlp2" else "convolutions"
                     print(f"{data}, {ours}, batch {batch}, {name}: {share:.0%} of {off.numel()}", end="; ")
                     print(f"weights {scene.detectable.weights:.2f} apart" if scene.detectable else "")
-    # Of colour pictures behind convolutions less than half came back, which docs/attackers.md says.
+    # Of colour pictures behind convolutions less than half came back, which docs/servers-and-rounds.md says.
     behind = 0.5 if data == "mnist" else 0.2
     assert found["mlp2", 8, "none"] >= 0.9 and found[f"{network}:make", 8, "none"] >= behind
     assert all(share <= 0.5 for (*_, name), share in found.items() if name == "noise")
