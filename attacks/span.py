@@ -2,9 +2,11 @@
 
 So its rows lie in the span of the vectors of just the tokens that were used, each at its place; as long as these are
 fewer than a vector has numbers, every other token lies outside of it. Idea: Petrov et al., "DAGER: Exact Gradient
-Inversion for Large Language Models" (NeurIPS 2024), who take the query matrix.
+Inversion for Large Language Models" (NeurIPS 2024), who take the query matrix. Several texts are put together by their
+beginnings where the network reads no later words (``prefixes``), and by what words listen to elsewhere (``sentences``).
 """
 
+from collections.abc import Callable
 from functools import cache, partial
 from typing import ClassVar
 
@@ -14,8 +16,10 @@ from torch import Tensor
 from harness.attacks import sentences
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.attacker import Reads
+from harness.attacks.prefixes import prefix_layer, texts_by_prefix
 from harness.attacks.token_layers import (
     Candidates,
+    TokenLayer,
     layers_of,
     most_tokens,
     nearest,
@@ -45,9 +49,10 @@ class Span(ClosedForm):
         low = layers_of(model)
         if observation.unknowns > 1:
             require_one(low, observation.unknowns)
-            sentences.first_attention(model)
-            several = [images_of(sentences.of_row(observation, row)).flatten() for row in range(observation.rows)]
-            return torch.stack(several).to(observation.target)
+            several = _several(observation)
+            return torch.stack([images_of(several(row)).flatten() for row in range(observation.rows)]).to(
+                observation.target
+            )
         candidates = Candidates(observation, low or (layer,))
 
         def of_row(row: int) -> Tensor:
@@ -64,18 +69,32 @@ class Span(ClosedForm):
 
     def measures(self, observation: Observation, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Of adapters, how many tokens their rank lets anyone tell; of others, the width of the layer that reads tokens
-        and the rank of its gradient."""
+        and the rank of its gradient, and of several texts the rank of that which tells their beginnings."""
         layers, parts = layers_of(observation.model), observation.model.layout.split(observation.target)
+
+        def rank(layer: TokenLayer) -> Tensor:
+            matrices = list(parts[layer.weight])
+            return torch.tensor(side_by_side(rank_of, matrices, observation.target.device.type == "cpu"))
+
         if not layers:
             layer = token_layer(observation.model, "span")
-            ranks = side_by_side(rank_of, list(parts[layer.weight]), observation.target.device.type == "cpu")
-            rank = torch.tensor(ranks)
-            return {"width": torch.full_like(rank, layer.width), "rank": rank}
+            made = {"width": torch.full((observation.rows,), layer.width), "rank": rank(layer)}
+            later = prefix_layer(observation.model) if observation.unknowns > 1 else None
+            return made if later is None else made | {"beginnings": rank(later)}
         most = [
             most_tokens(readings(layers, {one.weight: parts[one.weight][row] for one in layers}))
             for row in range(observation.rows)
         ]
         return {"most_tokens": torch.tensor(most)}
+
+
+def _several(observation: Observation) -> Callable[[int], Tensor]:
+    """What gives the texts (n, T) of a row: by their beginnings where the network reads no later words."""
+    later = prefix_layer(observation.model)
+    if later is not None:
+        return partial(texts_by_prefix, observation, later)
+    sentences.first_attention(observation.model)
+    return partial(sentences.of_row, observation)
 
 
 def told(gradient: Tensor, vectors: Tensor) -> Tensor:

@@ -97,19 +97,17 @@ def token_layers(model: RowModel, attack: str) -> tuple[TokenLayer, ...]:
     found: list[TokenLayer] = []
     read: dict[str, Tensor] = {}
     for name, layer in model.plain_module.named_modules():
-        weight = _matrix_of(name, layer, model)
+        weight = matrix_of(name, layer, model)
         if weight is None:
             continue
         given = vectors_at(model, name, weights, torch.stack([one, other]))
         if given is None:  # it is never called
             continue
-        if given.dim() == 3 and given.shape[1] == places:
-            apart = (given[0, same] - given[1, same]).norm(dim=1)
-            if (apart <= _SAME * given[0, same].norm(dim=1)).all():
-                like = (source for source, seen in read.items() if torch.equal(seen, given))
-                found.append(TokenLayer(name, weight, given.shape[2], next(like, name)))
-                read.setdefault(found[-1].source, given)
-                continue
+        if given.dim() == 3 and given.shape[1] == places and same_vectors(given[0, same], given[1, same]):
+            like = (source for source, seen in read.items() if torch.equal(seen, given))
+            found.append(TokenLayer(name, weight, given.shape[2], next(like, name)))
+            read.setdefault(found[-1].source, given)
+            continue
         break
     if found:
         return tuple(found)
@@ -119,7 +117,12 @@ def token_layers(model: RowModel, attack: str) -> tuple[TokenLayer, ...]:
     )
 
 
-def _matrix_of(name: str, layer: nn.Module, model: RowModel) -> str | None:
+def same_vectors(ones: Tensor, others: Tensor) -> bool:
+    """Whether vectors (N, E) are the same but for rounding."""
+    return bool(((ones - others).norm(dim=1) <= _SAME * ones.norm(dim=1)).all())
+
+
+def matrix_of(name: str, layer: nn.Module, model: RowModel) -> str | None:
     """The name of a layer's matrix (out, E) that is trained; None where it has none."""
     prefix = f"{name}." if name else ""
     own = {nn.Linear: "weight", nn.MultiheadAttention: "in_proj_weight"}.get(type(layer))

@@ -72,7 +72,7 @@ class Writer(nn.Module):
         self.norm, self.head = nn.LayerNorm(_WIDTH), nn.Linear(_WIDTH, vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        hidden = self.words(tokens.clamp_max(self.vocabulary - 1)) + self.places
+        hidden = self.words(tokens.clamp_max(self.vocabulary - 1)) + self.places[:, : tokens.shape[1]]
         later = torch.ones(2 * tokens.shape[1:], dtype=torch.bool, device=tokens.device).triu(1)
         for layer in self.layers:
             hidden = layer(hidden, src_mask=later)

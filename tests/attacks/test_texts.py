@@ -255,10 +255,6 @@ def test_what_a_network_of_texts_cannot_give(model: RowModel, notes: Dataset) ->
         first_attention(fixed)
     with pytest.raises(UsageError, match="reads the vectors of single tokens"):
         token_layer(fixed, "span")
-    with pytest.raises(
-        UsageError, match="'text_writer' reads no later words; use --batch-size 1, or --attack identify"
-    ):
-        first_attention(RowModel("text_writer", notes.image_shape, 2))
     with pytest.raises(UsageError, match="reads texts, not images of"):
         RowModel("text_transformer", (1, 28, 28), 10)
     blind = run_attack(Blind(), replace(observation, prior=fit_prior(notes)))

@@ -1,0 +1,110 @@
+"""Several texts of a network that reads no later words: beginning by beginning.
+
+What a later layer is given at a place depends on the words up to there, and on no others. So the gradient of its matrix
+tells the beginnings of texts, as that of the first layer tells words: their vectors lie in the span of its rows, and
+those of other beginnings outside, as long as there are fewer than a vector has numbers. Idea: Petrov et al., "DAGER:
+Exact Gradient Inversion for Large Language Models" (NeurIPS 2024), for decoders.
+"""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from harness.attacks.token_layers import (
+    TokenLayer,
+    candidates_at,
+    matrix_of,
+    outside,
+    row_space,
+    same_vectors,
+    token_layers,
+    vectors_at,
+)
+from harness.base.words import PAD
+from harness.models import RowModel
+from harness.observation import Observation
+
+# How far outside of a span a vector may lie that rounding put there; beginnings of each text that are followed at most.
+_NEAR, _FOLLOWED = 1e-3, 4
+
+
+@lru_cache(maxsize=2)
+def prefix_layer(model: RowModel) -> TokenLayer | None:
+    """The first trained layer that is given vectors of the words up to a place; None if later words change them."""
+    weights, text, half = _trial(model)
+    before = {one.prefix for one in token_layers(model, "span")}
+    other = torch.cat([text[:half], text[half:].flip(0)])
+    for name, layer in model.plain_module.named_modules():
+        weight = matrix_of(name, layer, model)
+        if weight is None or name in before:
+            continue
+        given = vectors_at(model, name, weights, torch.stack([text, other]))
+        if given is None:  # it is never called
+            continue
+        alike = given.dim() == 3 and given.shape[1] == len(text) and same_vectors(given[0, :half], given[1, :half])
+        return TokenLayer(name, weight, given.shape[2], name) if alike else None
+    return None
+
+
+@lru_cache(maxsize=2)
+def takes_beginnings(model: RowModel, layer: TokenLayer) -> bool:
+    """Whether the network gives the same vectors of a text that is cut, which costs less."""
+    weights, text, half = _trial(model)
+    try:
+        cut = vectors_at(model, layer.prefix, weights, text[None, :half])
+    except RuntimeError:  # its places are as many as a whole text has
+        return False
+    whole = vectors_at(model, layer.prefix, weights, text[None])
+    assert cut is not None and whole is not None  # it was called when it was found
+    return cut.shape[1] == half and same_vectors(cut[0], whole[0, :half])
+
+
+def _trial(model: RowModel) -> tuple[Tensor, Tensor, int]:
+    """Weights (P,), a text (T,) of many words, and half of its places."""
+    places = model.image_shape[-1]
+    text = torch.arange(places) % ((model.vocabulary or 0) - 2) + 2
+    return model.initial_weights([("tokens",)])[0], text, max(1, places // 2)
+
+
+def texts_by_prefix(observation: Observation, later: TokenLayer, row: int) -> Tensor:
+    """The texts (n, T) of one row; one that is not found has no tokens."""
+    model, weights = observation.model, observation.weights[row]
+    parts = model.layout.split(observation.target[row : row + 1])
+    first = token_layers(model, "span")[0]
+    words, beginnings = (row_space(parts[one.weight][0]) for one in (first, later))
+    found = torch.full((observation.unknowns, model.image_shape[-1]), PAD)
+    if not 0 < len(words) < words.shape[1] or not 0 < len(beginnings) < beginnings.shape[1]:
+        return found
+    may = outside(candidates_at(model, first.source, weights), words) < _NEAR
+    may[: PAD + 1] = False
+    texts, ended = found[:1], found[:0]
+    for place in range(found.shape[1]):
+        tokens = may[:, place].nonzero()[:, 0].cpu()
+        longer = texts.repeat_interleave(len(tokens), 0)
+        longer[:, place] = tokens.repeat(len(texts))
+        off = _outside(model, later, weights, longer, place, beginnings)
+        kept = off.argsort()[: _FOLLOWED * len(found)]
+        kept = kept[off[kept] < _NEAR]
+        whole = torch.ones(len(texts), dtype=torch.bool)
+        whole[kept // max(1, len(tokens))] = False
+        ended, texts = torch.cat([ended, texts[whole]]), longer[kept]
+        if not len(texts):
+            break
+    ended = torch.cat([texts, ended])
+    # The longest are surest: every word of theirs was told.
+    chosen = ended[(ended != PAD).sum(1).argsort(descending=True, stable=True)[: len(found)]]
+    found[: len(chosen)] = chosen
+    return found
+
+
+def _outside(
+    model: RowModel, later: TokenLayer, weights: Tensor, texts: Tensor, place: int, basis: Tensor
+) -> Tensor:  # fmt: skip
+    """How far what a layer is given at a place of texts (N, T) lies outside of a span: (N,)."""
+    if not len(texts):
+        return torch.zeros(0)
+    asked = texts[:, : place + 1] if takes_beginnings(model, later) else texts
+    vectors = vectors_at(model, later.prefix, weights, asked)
+    assert vectors is not None  # it was called when it was found
+    return outside(vectors[:, place], basis).cpu()
