@@ -20,6 +20,8 @@ from harness.attacks.prefixes import prefix_layer, texts_by_prefix
 from harness.attacks.token_layers import (
     Candidates,
     TokenLayer,
+    Vectors,
+    directions,
     layers_of,
     most_tokens,
     nearest,
@@ -28,12 +30,17 @@ from harness.attacks.token_layers import (
     readings,
     require_one,
     row_space,
+    rows_by_error,
     text_of,
     token_layer,
 )
+from harness.attacks.token_rows import used_rows
 from harness.base.words import PAD, images_of
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
+
+# What two parts of scores may be off by, of what all are, so that a text ends between them.
+_FALLS = 0.5
 
 
 @ATTACKS.register("span")
@@ -57,6 +64,8 @@ class Span(ClosedForm):
 
         def of_row(row: int) -> Tensor:
             parts, vectors = model.layout.split(observation.target[row : row + 1]), cache(partial(candidates, row=row))
+            if observation.certainty is not None:
+                return images_of(likeliest(observation.take(torch.tensor([row])), low or (layer,), vectors)).flatten()
             if low:
                 found = readings(low, {one.weight: parts[one.weight][0] for one in low})
                 return images_of(text_of(found, vectors, model.image_shape[-1])).flatten()
@@ -95,6 +104,34 @@ def _several(observation: Observation) -> Callable[[int], Tensor]:
         return partial(texts_by_prefix, observation, later)
     sentences.first_attention(observation.model)
     return partial(sentences.of_row, observation)
+
+
+def likeliest(seen: Observation, layers: tuple[TokenLayer, ...], vectors: Vectors) -> Tensor:
+    """The text (T,) of one row whose numbers are known unequally well, as after the first step of Adam.
+
+    A row of a matrix's gradient is as small as the derivative behind it, and Adam tells small numbers nearly exactly.
+    So each is weighed by its error. Where the tables are trained, what their rows did not move was not used.
+    """
+    scores = sum(
+        (directions(rows, vectors(source), 1.0) for source, rows in rows_by_error(seen, layers)), torch.zeros(())
+    )
+    scores[: PAD + 1] = -torch.inf
+    words, places = used_rows(seen)
+    if words is not None:
+        scores[~words] = -torch.inf
+    best, text = scores.max(0)
+    text[end_of(best) if places is None else int(places.sum()) :] = PAD
+    return text.cpu()
+
+
+def end_of(best: Tensor) -> int:
+    """Behind which place scores (T,) fall: where they are cut into two parts that are each the most alike."""
+    best = best.clamp_min(0.0)
+    cuts = torch.stack([
+        sum(((one - one.mean()).square().sum() for one in (best[:cut], best[cut:])), best.new_zeros(()))
+        for cut in range(1, len(best))
+    ] + [(best - best.mean()).square().sum() * _FALLS])  # fmt: skip
+    return int(cuts.argmin()) + 1
 
 
 def told(gradient: Tensor, vectors: Tensor) -> Tensor:

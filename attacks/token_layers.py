@@ -264,6 +264,24 @@ def directions(gradient: Tensor, vectors: Tensor, deviation: float) -> Tensor:
     return -signal.sum() * outside(vectors, weighed).clamp_min(_ROUNDING).log()
 
 
+def rows_by_error(seen: Observation, layers: tuple[TokenLayer, ...]) -> Iterator[tuple[str, Tensor]]:
+    """Of one row whose numbers are known unequally well, the rows (O, E) of gradients, each over its error, with the
+    prefix of the layer whose vectors they are of.
+
+    After the first step of Adam a row is known the better the smaller the derivative behind it.
+    """
+    parts = seen.model.layout.split(seen.target.double())
+    errors = (
+        parts
+        if seen.reading is None
+        else seen.model.layout.split(seen.reading.error(seen.target.double(), seen.weights))
+    )
+    for source in dict.fromkeys(one.source for one in layers):
+        alike = [one.weight for one in layers if one.source == source]
+        rows = [parts[name][0] / errors[name][0].square().mean(1, keepdim=True).sqrt() for name in alike]
+        yield source, torch.cat(rows)
+
+
 def nearest(off: Tensor) -> Tensor:
     """The text (T,) of the tokens that lie least outside of a span (V, T); it ends where none is near."""
     tokens = torch.full(off.shape[1:2], PAD)

@@ -28,6 +28,8 @@ from harness.observation import Observation
 _ROUNDING = 1e-6
 #: How well products of float32 agree, as a share of a derivative's length.
 _AGREES = 1e-4
+# What a number moved by, in what rounding alone would move it, if it was used.
+_MOVED = 10.0
 
 
 @ATTACKS.register("token_rows")
@@ -136,6 +138,19 @@ def read_tables(model: RowModel) -> Tables | None:
         others = sizes.index_fill(0, one.to(sizes.device), 0.0)
         return Tables(name, weight.shape[1], words, learned, bool(others.max() <= _ROUNDING * sizes.max()))
     return None
+
+
+def used_rows(seen: Observation) -> tuple[Tensor | None, Tensor | None]:
+    """Which words (V,) and places (T,) of one row moved further than rounding moves them; None of what does not say.
+
+    An update is a gradient that was read, as after a step of Adam.
+    """
+    tables, reading = read_tables(seen.model), seen.reading
+    if tables is None or reading is None:
+        return None, None
+    moved = seen.model.layout.split(seen.target.abs() > _MOVED * reading.error(0.0 * seen.target, seen.weights))
+    words = tables.words.of(moved)[0].any(1) if tables.words_alone and tables.words.name in moved else None
+    return words, None if tables.places is None else tables.places.of(moved)[0].any(1)
 
 
 def _looked_up(model: RowModel, layer: nn.Module, tokens: Tensor) -> Tensor | None:

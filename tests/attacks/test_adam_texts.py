@@ -1,0 +1,82 @@
+"""Texts behind the first step of Adam and its like, which tells small numbers nearly exactly and large ones badly."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.attacks import run_attack
+from harness.attacks.span import Span, end_of
+from harness.attacks.token_layers import rows_by_error, token_layers
+from harness.attacks.token_rows import used_rows
+from harness.base.words import PAD, tokens_of
+from harness.evaluation.observe import Scene, Stage
+from harness.experiment import cell_settings
+
+
+def scene(optimizer: str, folder: Path, model: str = "text_transformer", **more: object) -> Scene:
+    settings = cell_settings(
+        dataset="notes", model=model, defense="none", attack="span", victims=3, tap="T1.out", optimizer=optimizer,
+        update_model="avg", **more,
+    )  # fmt: skip
+    return Stage(folder, 8).set(settings)
+
+
+def exact(made: Scene, target: Tensor | None = None) -> int:
+    seen = made.observation if target is None else replace(made.observation, target=target)
+    found, truth = run_attack(Span(), seen).images, made.truth.images
+    return int((tokens_of(found).reshape(3, -1) == tokens_of(truth).reshape(3, -1)).all(1).sum())
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "model"),
+    [
+        ("adam:lr=0.001", "text_transformer"),
+        ("adamw:lr=0.00005,weight_decay=0.01", "text_transformer"),
+        ("rmsprop:lr=0.001", "text_transformer"),
+        ("adam:lr=0.001", "text_transformer+adapters(64)"),  # no table is trained that says what was used
+        ("adam:lr=0.0001", "text_writer"),
+    ],
+)
+def test_the_first_step_gives_texts_back(optimizer: str, model: str, tmp_path: Path) -> None:
+    made = scene(optimizer, tmp_path, model)
+    assert made.observation.certainty is not None and exact(made) == 3
+
+
+def test_the_error_of_a_row_is_what_it_is_off_by(tmp_path: Path) -> None:
+    """Against the gradient itself: rows over their errors are off by about 1, and their errors are far from alike."""
+    made = scene("adam:lr=0.001", tmp_path)
+    seen, model = made.observation.take(torch.tensor([0])), made.observation.model
+    ((_, rows),) = rows_by_error(seen, token_layers(model, "span"))
+    truth = model.gradient(seen.weights, made.truth.images[:1], made.truth.labels[:1])
+    name = token_layers(model, "span")[0].weight
+    read, right = (model.layout.split(one)[name][0].double() for one in (seen.target, truth))
+    errors = read / rows
+    off = ((read - right) / errors.nan_to_num(1.0)).square().mean(1).sqrt()
+    assert 0.2 < float(off.median()) < 3
+    assert float(errors.nan_to_num(0.0).amax()) > 100 * float(errors[errors > 0].amin())
+
+
+def test_rows_that_did_not_move_were_not_used(tmp_path: Path) -> None:
+    made = scene("adamw:lr=0.001,weight_decay=0.1", tmp_path)
+    words, places = used_rows(made.observation.take(torch.tensor([1])))
+    (text,) = tokens_of(made.truth.images[1:2]).reshape(1, -1)
+    assert words is not None and places is not None
+    assert set(words.nonzero()[:, 0].tolist()) - {PAD} == set(text.tolist()) - {PAD}
+    assert int(places.sum()) == int((text != PAD).sum())
+
+
+def test_noise_ends_it(tmp_path: Path) -> None:
+    made = scene("adam:lr=0.001", tmp_path)
+    noise = torch.randn(made.observation.target.shape, generator=torch.Generator().manual_seed(0))
+    assert exact(made, noise * made.observation.target.square().mean().sqrt()) == 0
+
+
+@pytest.mark.parametrize(
+    ("scores", "length"),
+    [([50, 48, 52, 47, 6, 7, 5, 6], 4), ([50, 48, 52, 47, 51, 49, 50, 48], 8), ([50, -3, 6, 7, 5], 1)],
+)
+def test_a_text_ends_where_scores_fall(scores: list[float], length: int) -> None:
+    assert end_of(torch.tensor(scores, dtype=torch.float64)) == length
