@@ -112,6 +112,8 @@ def likeliest(seen: Observation, layers: tuple[TokenLayer, ...], vectors: Vector
     A row of a matrix's gradient is as small as the derivative behind it, and Adam tells small numbers nearly exactly.
     So each is weighed by its error. Where the tables are trained, what their rows did not move was not used.
     """
+    if not bool(seen.target.isfinite().all()):
+        return torch.full((seen.model.image_shape[-1],), PAD)
     scores = sum(
         (directions(rows, vectors(source), 1.0) for source, rows in rows_by_error(seen, layers)), torch.zeros(())
     )

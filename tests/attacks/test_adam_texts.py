@@ -72,6 +72,8 @@ def test_noise_ends_it(tmp_path: Path) -> None:
     made = scene("adam:lr=0.001", tmp_path)
     noise = torch.randn(made.observation.target.shape, generator=torch.Generator().manual_seed(0))
     assert exact(made, noise * made.observation.target.square().mean().sqrt()) == 0
+    broken = replace(made.observation, target=made.observation.target * torch.nan)
+    assert (tokens_of(run_attack(Span(), broken).images) == PAD).all()
 
 
 @pytest.mark.parametrize(
