@@ -174,7 +174,7 @@ def _stretch(start: int, dtype: np.dtype, shape: Shape, halved: bool) -> Callabl
 
 def _require_numbers(name: str, dtype: np.dtype) -> None:
     if dtype.kind == "c":
-        raise Damaged(f"{quoted(name)} holds complex numbers, which are not read; {REAL}")
+        raise Damaged(f"{quoted(name)} holds {dtype}, no numbers that are read; {REAL}")
     if dtype.kind not in "fiub":
         raise Damaged(f"{quoted(name)} holds {dtype}, no numbers")
 

@@ -910,7 +910,7 @@ def test_complex_weights_are_told_before_the_training(tmp_path: Path, caplog: py
     write_capture(
         tmp_path / "1", CaptureRecord(**GIVEN | {"model": "mlp"}), network.state_dict(), after=network.state_dict()
     )
-    with pytest.raises(UsageError, match="'waves' holds complex numbers, which are not read; let the network keep"):
+    with pytest.raises(UsageError, match="'waves' holds complex64, no numbers that are read; let the network keep"):
         federations([read_capture(tmp_path / "1")], attacked=False)
 
 
