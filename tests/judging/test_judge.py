@@ -95,9 +95,14 @@ def test_processes_change_nothing(
     assert shared[0] == 0 < shared[1]
 
 
-def test_without_truth_noise_is_seen_to_protect(federation: Federation, judge: Any) -> None:
-    folders = federation(3, truth=False, declared=CDP, clip=1.0, deviation=6.0)
-    _, document, _ = judge(folders, "--prior", "digits", "--attack", "map")
+@pytest.mark.parametrize("draws", ["right", "masks"])
+def test_without_truth_noise_is_seen_to_protect(draws: str, federation: Federation, judge: Any) -> None:
+    """Masks that cancel out in a sum do not, however much each of them hides."""
+    folders = federation(3, truth=False, declared=CDP, clip=1.0, deviation=6.0, draws=draws)
+    code, document, _ = judge(folders, "--prior", "digits", "--attack", "map")
+    if draws == "masks":
+        assert code == 3 and document["estimates"][0]["estimates"] == ["could not tell"] * 3
+        return
     (made,) = document["estimates"]
     assert made["estimates"] == ["no"] * 3 and "stand-ins under the declared defense it" in made["reason"]
     assert "explains what was sent within the declared noise" in made["reason"]
