@@ -151,7 +151,7 @@ class MatrixNoise(CorrelatedNoise):
     def next(self, buffers: Tensor, fresh: Tensor, round_index: int) -> tuple[Tensor, Tensor]:
         if round_index >= self.rounds:
             raise UsageError(
-                f"num_iterations={self.rounds} has no noise for round {round_index + 1}: give as many as there are rounds"
+                f"num_iterations={self.rounds} has no noise for round {round_index + 1}; raise it to all rounds"
             )
         own, *others = best_bands(self.rounds, self.bands, self.by_rows)[round_index].tolist()
         buffers = torch.zeros_like(buffers) if round_index == 0 else buffers

@@ -66,7 +66,7 @@ def test_the_strategy_makes_independent_noise_of_it(name: str) -> None:
 
 def test_a_matrix_has_no_noise_for_more_rounds_than_it_was_made_for() -> None:
     name = "pfl:BandedMatrixFactorization"
-    with pytest.raises(UsageError, match=f"num_iterations={ROUNDS} has no noise for round {ROUNDS + 1}: give as many"):
+    with pytest.raises(UsageError, match=f"num_iterations={ROUNDS} has no noise for round {ROUNDS + 1}; raise it"):
         noises(build(DEFENSES, name, STRATEGIES[name][0]), {}, range(ROUNDS + 1))
 
 
