@@ -393,7 +393,7 @@ def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _L
     shrunk = both[:, 1, 0]
     alone, rest = apart - (columns[..., :1] @ scaled)[..., 0], apart - (columns @ both)[..., 0]
     lost = shrunk * captured.record.rate * captured.record.local_steps  # of all weights; no weight decay takes half
-    if captured.of_update and bool((lost.abs() > 0.5).all()):
+    if captured.of_update and bool((lost.abs() > 0.5).all()) and beside.fits(rest, allowed):
         mend = "the change and no weights: call it update.npz" if lost[0] > 0 else "weights: call it after.npz"
         return replace(check, detail=f"{check.detail}; the file holds {mend}")
     if (shrunk > 0).all() and beside.fits(rest, allowed) and not beside.fits(alone, allowed):
