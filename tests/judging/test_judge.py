@@ -197,7 +197,7 @@ def test_no_is_not_said_of_clients_who_train_otherwise_than_they_declare(
     assert code == (3 if violated else 0) and "no" not in document["estimates"][0]["estimates"]
 
 
-@pytest.mark.parametrize("sigma", [0.01, 0.08])
+@pytest.mark.parametrize("sigma", [0.03, 0.08])
 def test_no_is_not_said_of_who_trains_otherwise_behind_a_clip_that_hides_it(
     sigma: float, judge: Any, tmp_path: Path
 ) -> None:
@@ -218,7 +218,7 @@ def test_no_is_not_said_of_who_trains_otherwise_behind_a_clip_that_hides_it(
             noise = sigma * 0.05 * torch.randn(step.shape, generator=random)
             moved = before + step * min(1.0, 0.05 / float(step.norm())) + noise
             torch.nn.utils.vector_to_parameters(moved, network.parameters())
-    code, document, _ = judge(folders, "--prior", "digits", "--attack", "cpl")
+    code, document, _ = judge(folders, "--prior", "digits", "--attack", "map")
     (made,) = document["estimates"]
     assert code == 0 and made["estimates"] == ["could not tell"] * 2
     assert "does not explain what 2 of 2 clients sent" in made["reason"]
