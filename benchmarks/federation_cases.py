@@ -46,7 +46,8 @@ class Client:
         expected: what a step's sum is divided by, where that is not the batch's size (Poisson batches).
         noisy: the tensors that get noise.
         draws: when a generator begins anew: for every client and round as it should be (``right``), with the same
-            numbers for all clients (``shared``), for every tensor, or for every step.
+            numbers for all clients (``shared``), as pairs of clients whose noises cancel out (``masks``), for every
+            tensor, or for every step.
         noise_before_clip: whether noise is added to each example's gradient and clipped with it.
         law: of the noise, all of the same deviation.
         on_buffers: whether clip and noise of the update are on running statistics too.
@@ -61,7 +62,7 @@ class Client:
     per_layer: bool = False
     of_update: bool = False
     noisy: Literal["all", "last", "first", "weights", "not last bias"] = "all"
-    draws: Literal["right", "shared", "each tensor", "each step"] = "right"
+    draws: Literal["right", "shared", "masks", "each tensor", "each step"] = "right"
     noise_before_clip: bool = False
     law: Literal["normal", "laplace", "uniform", "signs"] = "normal"
     rounded: float = 0.0
@@ -73,7 +74,10 @@ class Client:
 
     def train(self, network: nn.Module, images: Tensor, labels: Tensor, rate: float, number: int) -> None:
         """Trains on images (n, C, H, W) with labels (n,); ``number`` tells clients and rounds apart."""
-        seed = 1000 + (0 if self.draws == "shared" else number)
+        if self.draws == "masks" and number % 2:
+            replace(self, deviation=-self.deviation).train(network, images, labels, rate, number - 1)
+            return
+        seed = 1000 + {"shared": 0, "masks": number // 2}.get(self.draws, number)
         random, start = torch.Generator().manual_seed(seed), [one.detach().clone() for one in self._sent(network)]
         optimizer = self._optimizer(network, rate)
         for step in range(self.steps * self.epochs):
@@ -459,6 +463,7 @@ def _planted() -> list[Case]:
         Case("tosses of a sign of the same level", _cdp(), wrong(batch=4, law="signs"), SHAPE),
         Case("uniform noise of the same level", _sdp(), wrong(of_update=True, law="uniform"), SHAPE, clients=1),
         Case("the same noise in all clients", _cdp(), wrong(draws="shared"), ANEW),
+        Case("masks of a secure sum in the place of noise", _cdp(), wrong(draws="masks"), ANEW),
         Case("the same noise in all rounds", _cdp(), wrong(draws="shared"), ANEW, rounds=True),
         Case("the same noise in clients of two sizes", _cdp(), wrong(batch=4, draws="shared"), ANEW, clients=2,
              uneven=True),

@@ -138,7 +138,7 @@ class ToeplitzNoise(CorrelatedNoise):
 
 @dataclass(frozen=True)
 class MatrixNoise(CorrelatedNoise):
-    """Of the matrix of :func:`best_bands` over ``rounds``, after which it begins anew; ``by_rows``: see there."""
+    """Of the matrix of :func:`best_bands` over ``rounds``, which are all that it has; ``by_rows``: see there."""
 
     rounds: int = 1
     bands: int = 1
@@ -149,9 +149,12 @@ class MatrixNoise(CorrelatedNoise):
         return max(self.bands - 1, 1)
 
     def next(self, buffers: Tensor, fresh: Tensor, round_index: int) -> tuple[Tensor, Tensor]:
-        now = round_index % self.rounds
-        own, *others = best_bands(self.rounds, self.bands, self.by_rows)[now].tolist()
-        buffers = torch.zeros_like(buffers) if now == 0 else buffers
+        if round_index >= self.rounds:
+            raise UsageError(
+                f"num_iterations={self.rounds} has no noise for round {round_index + 1}; raise it to all rounds"
+            )
+        own, *others = best_bands(self.rounds, self.bands, self.by_rows)[round_index].tolist()
+        buffers = torch.zeros_like(buffers) if round_index == 0 else buffers
         noise = (fresh - buffers.new_tensor(others) @ buffers[: len(others)]) / own
         return noise, torch.cat([noise[None], buffers[:-1]])
 

@@ -109,6 +109,16 @@ class Coding:
         """Return whether nothing but signs is left."""
         return self.kind in ("sign", "mean_sign")
 
+    @property
+    def block(self) -> int | None:
+        """Return how many numbers are written by the largest of them; None where those of a tensor are."""
+        return _BLOCKS[self.kind][0] if self.kind in _BLOCKS else None
+
+    @property
+    def levels(self) -> int | None:
+        """Return how many different numbers a block holds at most; None of what is written in no blocks."""
+        return len(_BLOCKS[self.kind][1]) if self.kind in _BLOCKS else None
+
     def size(self, part: Tensor) -> Tensor:
         """The magnitude (..., 1) that numbers (..., n) of a tensor have where signs alone are left."""
         if self.kind == "sign":
@@ -300,13 +310,16 @@ def _sign(part: Tensor) -> Tensor:
     return torch.where(part >= 0, 1.0, -1.0).to(part)
 
 
+_BLOCKS: dict[Kind, tuple[int, tuple[float, ...]]] = {
+    "normfloat4": (_BLOCK, _NF4),
+    "float4": (_BLOCK, _FP4),
+    "blockwise8": (_LARGE_BLOCK, _DYNAMIC8),
+}
 _HALF = 65504.0  # the largest number of half precision
 _CODED: dict[Kind, Callable[[Tensor], Tensor]] = {
     "float16": lambda part: part.clamp(-_HALF, _HALF).half().to(part),
     "bfloat16": lambda part: part.bfloat16().to(part),
-    "normfloat4": _in_blocks(_BLOCK, _NF4),
-    "float4": _in_blocks(_BLOCK, _FP4),
-    "blockwise8": _in_blocks(_LARGE_BLOCK, _DYNAMIC8),
+    **{kind: _in_blocks(*one) for kind, one in _BLOCKS.items()},
     "adaquant": _adaquant,
     "sign": _sign,
     "mean_sign": lambda part: part.abs().mean(-1, keepdim=True) * part.sign(),
@@ -318,9 +331,7 @@ _CODED: dict[Kind, Callable[[Tensor], Tensor]] = {
 _BETWEEN: dict[Kind, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
     "float16": _between_floats(11, -24),
     "bfloat16": _between_floats(8, -133),
-    "normfloat4": _between_levels(_BLOCK, _NF4),
-    "float4": _between_levels(_BLOCK, _FP4),
-    "blockwise8": _between_levels(_LARGE_BLOCK, _DYNAMIC8),
+    **{kind: _between_levels(*one) for kind, one in _BLOCKS.items()},
     "adaquant": _between_ranges,
     "sign": _between_signs,
     "mean_sign": _between_signs,

@@ -35,6 +35,7 @@ from harness.judging.capture import (
     mark_not_captured,
     write_capture,
 )
+from harness.results.arrays import REAL
 
 log = logging.getLogger("harness.capture")
 # Parts of the names that peft, transformers and their like give the weights of adapters.
@@ -187,7 +188,7 @@ class Round:
                 after = moved if kind == "after" else {name: before[name] + one for name, one in known.items()}
                 watch.look_at_reply(after, before, kept=given.get("defense") is None)
             _tell_of_contradictions(given, seen | ({} if watch is None else _usual_of(watch, seen)))
-            problems = [*([] if watch is None else _problems(watch, given)), *_not_finite(moved)]
+            problems = [*([] if watch is None else _problems(watch, given)), *_not_read(moved)]
             if "model" in given:
                 seen.pop("layers", None)
             record = _record_of(seen | dict(given), problems)
@@ -236,8 +237,16 @@ def _problems(watch: Watch, given: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def _not_finite(sent: Arrays) -> list[str]:
-    """The problem of numbers that are none, which only the end of a training shows."""
+def _complex(weights: Arrays) -> str | None:
+    """Why complex weights are not captured; None where there are none."""
+    name = next((name for name, one in weights.items() if torch.as_tensor(one).is_complex()), None)
+    return None if name is None else f"its weight {name!r} is complex; {REAL}"
+
+
+def _not_read(sent: Arrays) -> list[str]:
+    """The problem of complex numbers, and of those that are none, which only the end of a training shows."""
+    if unreal := _complex(sent):
+        return [unreal]
     bad = [name for name, one in sent.items() if not torch.as_tensor(one).isfinite().all()]
     return [f"{bad[0]!r} holds NaN or infinity: its training diverged; capture another round"] if bad else []
 
@@ -370,6 +379,8 @@ def _require_possible(network: nn.Module, optimizer: object, scheduler: Any, giv
     Raises:
         UsageError: it cannot. ValidationError: a fact is missing or out of range.
     """
+    if unreal := _complex(dict(network.named_parameters())):
+        raise UsageError(unreal)
     known: dict[str, Any] = {}
     if isinstance(optimizer, Optimizer):
         own: Any = getattr(optimizer, "original_optimizer", optimizer)  # inside Opacus's

@@ -52,7 +52,7 @@ class Quantise(Operation):
     def most_values(self) -> int | None:
         if self.coding.signs:
             return 3  # with zeros, of whoever counts them as neither
-        return 2**self.bits if self.kind == "int8" else None
+        return 2**self.bits if self.kind == "int8" else self.coding.levels
 
     @property
     def subject(self) -> str:

@@ -8,6 +8,7 @@ import torch
 from scipy.stats import chi2
 from torch import nn
 
+from harness.base.coding import ByChance, Coding, Kind
 from harness.experiment import CellSettings
 from harness.judging.declared import context_of, steps_of
 from harness.judging.evidence import LEVEL, Check, Evidence, Outcome, bonferroni
@@ -22,8 +23,10 @@ ON_GRID = "values lie on the declared grid"
 BUFFERS = "buffers carry no data"
 BARE = "no array leaves bare"
 
-# A grid of fewer steps of the floats than this is not told from none.
+# A grid of fewer steps of the floats than this is not told from none, nor one that so few numbers show.
 _FINEST = 16
+# Of a number: what single precision may have lost of it.
+_SINGLE = 1e-6
 
 
 def left_out(evidence: Evidence) -> Check | None:
@@ -70,23 +73,67 @@ def on_grid(evidence: Evidence) -> Check | None:
 
 
 def _of_few_values(evidence: Evidence) -> Check | None:
-    """Whether no tensor holds more different numbers than the declared rounding leaves; None where it leaves any."""
-    most, adaptive = evidence.defense.most_values_at(evidence.settings.tap), evidence.settings.update_reading.adaptive
-    if most is None or (adaptive is not None and not evidence.defense.changes_messages()):
+    """Whether no tensor, or block of one, holds more different numbers than the declared rounding leaves; None where it
+    leaves any."""
+    tap, adaptive = evidence.settings.tap, evidence.settings.update_reading.adaptive
+    most, coding = evidence.defense.most_values_at(tap), evidence.defense.coding_at(tap)
+    if adaptive is not None and not evidence.defense.changes_messages():
         return None
-    counts, coarse = dict[str, int](), False
+    if most is None:
+        return None if coding is None or evidence.noise is not None else _of_floats(evidence, coding.kind)
+    block, counts, coarse = None if coding is None else coding.block, dict[str, int](), False
     for name, values in zip(evidence.layout.names, evidence.tensors(), strict=True):
-        ordered, grain = values.sort(1).values, 2 * evidence.captured.grain.double()[:, None]
-        # The floats of the capture may not tell all steps apart, and then fewer are counted.
-        coarse |= bool(((ordered[:, -1:] - ordered[:, :1]) / most < _FINEST * grain).any())
-        counts[name] = 1 + int((ordered.diff(dim=1) > grain).sum(1).max())
+        grain = 2 * evidence.captured.grain.double()[:, None]
+        for part in values.split(block or values.shape[1], 1):
+            ordered = part.sort(1).values
+            # The floats of the capture may not tell all steps apart, and then fewer are counted.
+            coarse |= bool(((ordered[:, -1:] - ordered[:, :1]) / most < _FINEST * grain).any())
+            counts[name] = max(counts.get(name, 0), 1 + int((ordered.diff(dim=1) > grain).sum(1).max()))
     name = max(counts, key=lambda one: counts[one])
-    said = f"a client's {name} holds {counts[name]} different values, the declared rounding leaves at most {most}"
+    where = name if block is None else f"{block} numbers of {name}"
+    said = f"a client's {where} hold{'s' if block is None else ''} {counts[name]} different values"
+    said = f"{said}, the declared rounding leaves at most {most}"
     if counts[name] > most:
-        return Check(ON_GRID, "violated", f"{said}: it is off, finer, or not by the tensor")
-    if coarse or all(values.shape[1] <= most for values in evidence.tensors()):
+        return _unless_weights(evidence, Check(ON_GRID, "violated", f"{said}: it is off, finer, or not by the tensor"))
+    if coarse or all(min(size, block or size) <= most for size in evidence.layout.sizes):
         return Check(ON_GRID, "cannot tell", f"{said}, and without it there may be as few")
     return Check(ON_GRID, "holds", said)
+
+
+def _of_floats(evidence: Evidence, kind: Kind) -> Check | None:
+    """Whether every number is one of the coarser floats that are declared; None of another kind of rounding.
+
+    Of numbers that are not rounded, as many fit by chance as the floats of the capture are coarse.
+    """
+    if kind not in ("float16", "bfloat16"):
+        return None
+    reading = evidence.settings.update_reading
+    update = evidence.sent.double() * -reading.rate * reading.steps
+    grain = 2 * evidence.captured.grain.double()[:, None] * reading.rate * reading.steps + _SINGLE * update.abs()
+    step = torch.ldexp(torch.full_like(update, torch.finfo(getattr(torch, kind)).eps), update.frexp().exponent - 1)
+    seen = step > _FINEST * grain
+    if int(seen.sum(1).min()) < _FINEST:
+        return Check(ON_GRID, "cannot tell", f"steps of {kind} are too fine for the floats of the capture")
+    off = ((update - Coding(kind).of(update, evidence.layout.sizes)).abs() > grain) & seen
+    share = float((off.sum(1) / seen.sum(1)).max())
+    if not share:
+        return Check(ON_GRID, "holds", f"all numbers of an update whose steps are seen are numbers of {kind}")
+    said = f"{share:.1%} of a client's numbers whose steps are seen are none of {kind}: the rounding is off, or finer"
+    return _unless_weights(evidence, Check(ON_GRID, "violated", said))
+
+
+def _unless_weights(evidence: Evidence, check: Check) -> Check:
+    """The check that cannot tell where the weights lie on the grid, and not their change: they were sent rounded."""
+    reading, tap = evidence.settings.update_reading, evidence.settings.tap
+    coding, weights = evidence.defense.coding_at(tap), evidence.captured.before.double()
+    after = weights - evidence.captured.target.double() * reading.rate * reading.steps
+    if coding is None or isinstance(coding, ByChance) or after.shape != weights.shape:
+        return check
+    rounded = coding.of(after, evidence.captured.layout.sizes)
+    grain = evidence.captured.grain.double()[:, None] * reading.rate * reading.steps
+    if bool(((rounded - after).abs() > 2 * grain + _SINGLE * after.abs()).any()):
+        return check
+    return Check(ON_GRID, "cannot tell", f"{check.detail}; the weights after it are rounded so, and not their change")
 
 
 def buffers(evidence: Evidence) -> Check | None:
@@ -168,6 +215,7 @@ def checks_of(captured: CapturedClients, settings: CellSettings) -> list[Check]:
 #
 # At the bias that is added to logits, cross-entropy has the gradient p - y: probabilities less a target, which both add
 # up to 1. So the entries of a mean of such gradients add up to 0, and their sizes to 2 at most, whatever the data are.
+# An entry is below 0 only where an example has its label.
 
 
 NAME = "the loss is the declared one"
@@ -189,6 +237,8 @@ def fits_loss(evidence: Evidence) -> Check | None:
     sizes = values.abs().sum(1)
     apart = ((values.sum(1).abs() - rounding).clamp_min(0) / sizes.clamp_min(1e-30)).max()
     times = ((sizes - rounding) / _MOST).max()
+    # Without those of so many labels no entry is below 0.
+    below = -values.clamp_max(0).sort(1).values[:, evidence.most_examples :].sum(1)
     if float(apart) > _UNLIKE:
         said = f"the entries of {name} add up to {float(apart):.2g} of their sizes, those of cross-entropy to 0"
         mend = "another loss, weight decay or a defense that is not declared"
@@ -196,6 +246,10 @@ def fits_loss(evidence: Evidence) -> Check | None:
     if float(times) > 1 + _UNLIKE:
         said = f"the entries of {name} are at least {float(times):.3g} times as large as those of the declared loss"
         return Check(NAME, "violated", f"{said}: give loss_scale where it is a sum, or correct learning_rate")
+    if bool((below - rounding > _UNLIKE * sizes).any()):
+        said = f"more entries of {name} are below 0 than {evidence.most_examples} examples have labels"
+        mend = "an update is after less before, and a gradient goes uphill; or there are more examples than declared"
+        return Check(NAME, "violated", f"{said}: {mend}")
     return Check(NAME, "holds", f"the entries of {name} are as the declared multiple of cross-entropy has them")
 
 

@@ -270,6 +270,9 @@ def _of_known_noise(
     """The check where nothing is drawn but noise of one known level, or nothing at all."""
     captured, shrunk = evidence.captured, left.made
     check, allowed = left.check(sent - shrunk), None
+    if (still := _unchanged(evidence, sent, made)) is not None:
+        said = f"{still} came back as it was: name it in frozen, or call requires_grad_(False) in the factory"
+        return replace(check, outcome="violated", detail=f"{check.detail}; {said}")
     if check.outcome == "violated" and _as_drawn(evidence, sent - shrunk, left):
         said = f"{check.detail}, as a Poisson batch may have it: {GIVE_SIZE}"
         return replace(check, outcome="cannot tell", detail=said, undecided=True)
@@ -389,6 +392,10 @@ def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _L
     scaled, both = (torch.linalg.lstsq(one, apart[..., None]).solution for one in (columns[..., :1], columns))
     shrunk = both[:, 1, 0]
     alone, rest = apart - (columns[..., :1] @ scaled)[..., 0], apart - (columns @ both)[..., 0]
+    lost = shrunk * captured.record.rate * captured.record.local_steps  # of all weights; no weight decay takes half
+    if captured.of_update and bool((lost.abs() > 0.5).all()) and beside.fits(rest, allowed):
+        mend = "the change and no weights: call it update.npz" if lost[0] > 0 else "weights: call it after.npz"
+        return replace(check, detail=f"{check.detail}; the file holds {mend}")
     if (shrunk > 0).all() and beside.fits(rest, allowed) and not beside.fits(alone, allowed):
         size = f"{float(shrunk.mean()):.2g}" + ("" if captured.record.defense is None else ", or more behind a clip")
         said = f"the update also shrinks the weights, as weight decay does (weight_decay about {size})"
@@ -401,10 +408,22 @@ def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _L
     if beside.fits(alone, allowed) and bool((times > 0).all()):
         told = dict.fromkeys(f"{float(one):.4g}" for one in (times.min(), times.max()))
         said = f"it is {' to '.join(told)} times what the truth gives"
-        clipped = ", clip_grad_norm" if bool((times < 1).all()) else ""
+        defended = captured.record.defense is not None and captured.record.defense.name != "none"
+        clipped = ", clip_grad_norm" if bool((times < 1).all()) else ", a clip that is off" if defended else ""
         said = f"{said}: a loss that is summed or divided (loss_scale){clipped}, or another learning_rate"
         return replace(check, detail=f"{check.detail}; {said}")
     return _with_other(check, sent, left.made)
+
+
+def _unchanged(evidence: Evidence, sent: Tensor, made: Tensor) -> str | None:
+    """The name of a tensor that no client changed, however little of the norm it has, and that the truth changes by
+    more than half precision loses."""
+    layout, captured = evidence.captured.layout, evidence.captured
+    if captured.record.computed_in is not None or evidence.defense.sparse_at(evidence.settings.tap):
+        return None
+    seen = made.abs() > (2 * captured.grain[:, None]).clamp_min(torch.finfo(torch.float16).tiny)
+    parts = zip(layout.names, *(one.split(layout.sizes, 1) for one in (sent, seen)), strict=True)
+    return next((name for name, own, moved in parts if not own.any() and moved.any()), None)
 
 
 def _with_other(check: Check, sent: Tensor, made: Tensor) -> Check:

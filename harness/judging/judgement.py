@@ -478,7 +478,8 @@ def _guessed(group: Group, checks: Sequence[Check], words: str, kin: Kin, work: 
     if not able:
         raise UsageError(f"attack {group.cell.attack!r} tells known images apart, so needs the truth; use --attack cpl")
     drawn = group.captured.sampling == "poisson" or any(GIVE_SIZE in check.detail for check in checks)
-    doubt = _not_known(group) or _remembered(group) or (GIVE_SIZE if drawn else None)
+    violated = next((f"{check.name}: violated" for check in checks if check.outcome == "violated"), None)
+    doubt = _not_known(group) or _remembered(group) or (GIVE_SIZE if drawn else violated)
     found = []
     for cell in counted(able, "attack"):
         made = guess(group.captured, cell, kin, work.data_root, work.folder, work.chunk, work.resume, work.engine)

@@ -131,13 +131,14 @@ class Membership:
 
     @property
     def doubt(self) -> str | None:
-        """Why the examples may not be as the model takes them; None where it tells their labels better than by chance.
+        """Why the examples may not be as the model takes them, or on the wrong side; None where nothing says so.
 
         Of other images, or of labels that are numbered otherwise, no score tells who was in the training.
         """
         right = round(self.accuracy[0] * self.counts[0])
         if binom.sf(right - 1, self.counts[0], self.most_frequent) <= _BY_CHANCE:
-            return None
+            other = self.accuracy[0] < self.accuracy[1] and all(one.high < 0.5 for one in self.scores[:2])
+            return "the model knows non-members better than members: are the two files exchanged?" if other else None
         return (
             f"the model is right on {self.accuracy[0]:.1%} of its members, of whom {self.most_frequent:.1%} have one "
             "label: it learned nothing of them, or they are not as it takes them; check how images are scaled "

@@ -344,39 +344,48 @@ def _no_more(evidence: Evidence, names: list[str], stronger: np.ndarray, found: 
     return Check(NO_MORE, "more than declared", f"{said}: {why}", p_value)
 
 
+_DIFFER, _ADD_UP = "differ by", "add up to"
+
+
 def _anew(evidence: Evidence) -> Check:
-    """Whether two clients or rounds, or two tensors of one, share their noise: then its difference is gone."""
+    """Whether two clients or rounds, or two tensors of one, share their noise: then its difference is gone.
+
+    Masks of a secure sum cancel out in the sum of two clients, or of all.
+    """
     level = evidence.level
     if level is None:
         return Check(ANEW, "cannot tell", "it takes noise of one known level")
     tensors, names = evidence.tensors(), evidence.layout.names
     found: list[tuple[np.ndarray, list[str]]] = []
 
-    def compare(apart: torch.Tensor, rounding: np.ndarray, size: int, pairs: list[str]) -> None:
-        """Distances of pairs whose ``size`` coordinates have noise of their own on both sides."""
-        found.append((chi2.cdf((apart.numpy() + 2 * rounding) ** 2 / (2 * level**2), size), pairs))
+    def compare(apart: torch.Tensor, rounding: np.ndarray, size: int, pairs: list[str], of: int = 2) -> None:
+        """Lengths of what ``of`` noises make together, each with ``size`` coordinates of its own."""
+        found.append((chi2.cdf((apart.numpy() + of * rounding) ** 2 / (of * level**2), size), pairs))
 
-    clients = torch.tril_indices(len(evidence.sent), len(evidence.sent), -1)
-    labels = [f"clients {two + 1} and {one + 1}" for one, two in clients.T.tolist()]
-    for values in tensors if labels else ():
-        apart = torch.cdist(values, values, compute_mode="donot_use_mm_for_euclid_dist")[clients[0], clients[1]]
-        compare(apart, evidence.rounding(values.shape[1]).max(), values.shape[1], labels)
+    count, both = len(evidence.sent), torch.tril_indices(len(evidence.sent), len(evidence.sent), -1)
+    clients = [f"clients {two + 1} and {one + 1}" for one, two in both.T.tolist()]
+    for values in tensors if clients else ():
+        rounding, size = evidence.rounding(values.shape[1]).max(), values.shape[1]
+        for others, verb in ((values, _DIFFER), (-values, _ADD_UP)):
+            apart = torch.cdist(values, others, compute_mode="donot_use_mm_for_euclid_dist")[both[0], both[1]]
+            compare(apart, rounding, size, [f"{one} {verb}" for one in clients])
+        if count > 2:
+            compare(values.sum(0).norm()[None], rounding, size, [f"all {count} clients {_ADD_UP}"], count)
     for one, two in torch.tril_indices(len(tensors), len(tensors), -1).T.tolist():
         shared = min(tensors[one].shape[1], tensors[two].shape[1], _FIRST)
         apart = (tensors[one][:, :shared] - tensors[two][:, :shared]).norm(dim=1)
-        pairs = [f"{names[two]} and {names[one]} of client {row + 1}" for row in range(len(apart))]
+        pairs = [f"{names[two]} and {names[one]} of client {row + 1} {_DIFFER}" for row in range(len(apart))]
         compare(apart, evidence.rounding(shared), shared, pairs)
     if not found:
         return Check(ANEW, "cannot tell", "it takes two captures, or two tensors")
     p_value = bonferroni(np.concatenate([p_values for p_values, _ in found]))
     if p_value >= LEVEL:
-        what = "clients and tensors" if labels else "tensors (of one client only)"
+        what = "clients and tensors" if clients else "tensors (of one client only)"
         return Check(ANEW, "holds", f"{what} differ as independent noise does, or more", p_value)
     p_values, pairs = min(found, key=lambda one: one[0].min())
-    return Check(
-        ANEW, "violated", f"{pairs[int(p_values.argmin())]} differ by less than independent noise: it is off, weaker, "
-        "or the same draw", p_value,
-    )  # fmt: skip
+    said = pairs[int(p_values.argmin())]
+    why = "cancels out in a sum, as masks do" if said.endswith(_ADD_UP) else "the same draw"
+    return Check(ANEW, "violated", f"{said} less than independent noise: it is off, weaker, or {why}", p_value)
 
 
 def anew_among(groups: Sequence[tuple[str, Evidence]]) -> Check | None:

@@ -109,7 +109,8 @@ def guess(
     else:
         left, left_of_shuffled, usual = _of(made, attack), _of(drowned, attack), _usual(stored, attack)
     likeness = Likeness.of(captured.target, scene.observation.target)
-    estimates, reason = _estimates(stored.cell, left, left_of_shuffled, usual, likeness)
+    knows = _knows_defense(attack, scene.observation)
+    estimates, reason = _estimates(stored.cell, left, left_of_shuffled, usual, likeness, knows)
     if "no" in estimates:
         own = replace(captured, images=made.images.cpu(), labels=made.labels.cpu())
         estimates, reason = _explained_alone(estimates, reason, beyond_draws(own, settings, data_root, chunk))
@@ -235,8 +236,15 @@ class Likeness:
         )
 
 
+def _knows_defense(attack: Attack, seen: Observation) -> bool:
+    """Whether an attack uses what is known of the defense, so that its failure says something of it."""
+    if seen.coding is not None and seen.coding.bounds(seen.target[:1], seen.model.layout) is not None:
+        return attack.reads_coding
+    return attack.tier == "informed"
+
+
 def _estimates(
-    cell: CellResult, left: np.ndarray, shuffled: np.ndarray, usual: float | None, likeness: Likeness
+    cell: CellResult, left: np.ndarray, shuffled: np.ndarray, usual: float | None, likeness: Likeness, knows: bool
 ) -> tuple[list[Estimate], str]:  # fmt: skip
     found, count = cell.outcomes.success, cell.victims
     under = "without a defense" if cell.defense == "none" else "under the declared defense"
@@ -246,6 +254,9 @@ def _estimates(
     if usual is None or found < _FEW * count:
         if cell.defense == "none":  # nothing protects them but that this attack cannot read them
             return _all(left, "could not tell"), f"{told}: it does not read such clients; use --attack auto, or another"
+        if not knows:
+            told += ", and it uses nothing that is known of the defense: attackers who do may read all"
+            return _all(left, "could not tell"), f"{told}; use --attack auto"
         if likeness.alike:
             return _all(left, "no"), told
         return _all(left, "could not tell"), f"{told}, but they are other clients: {likeness}; {_CHECK}"

@@ -173,10 +173,14 @@ def _stretch(start: int, dtype: np.dtype, shape: Shape, halved: bool) -> Callabl
 
 
 def _require_numbers(name: str, dtype: np.dtype) -> None:
+    if dtype.kind == "c":
+        raise Damaged(f"{quoted(name)} holds {dtype}, no numbers that are read; {REAL}")
     if dtype.kind not in "fiub":
         raise Damaged(f"{quoted(name)} holds {dtype}, no numbers")
 
 
+#: How complex weights are read.
+REAL = "let the network keep such a weight as two real ones, as torch.view_as_real makes them"
 #: Arrays come in one of these formats; ours is the first.
 ENDINGS = (".npz", ".safetensors")
 MEND = "write it with harness.capture, or numpy.savez with one array per tensor of the state_dict"

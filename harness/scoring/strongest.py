@@ -74,6 +74,8 @@ NO_TIME = "the budget left it too little time"
 IN_PART = f"{NO_TIME} for all of it"
 #: Who is missing where a defense without noise was tried by others alone.
 KNOWS = "an attacker that knows the defense"
+#: Of a place where attacks only told who took part.
+NONE_TRIED = "no attack that reconstructs was tried"
 TRACES = "traces come back, nearer to their own truth than to look-alikes"
 
 
@@ -225,7 +227,7 @@ def _unfit(attempts: Sequence[Attempt], suite: bool) -> str | None:
 
 def _of_reconstructions(attempts: Sequence[Attempt], tried: Sequence[Attempt]) -> Decision:
     if tried and not attempts:
-        return Decision("inconclusive", None, "no attack that reconstructs was tried")
+        return Decision("inconclusive", None, NONE_TRIED)
     leaking = [attempt for attempt in attempts if attempt.verdict == "leaks"]
     standing = [attempt for attempt in leaking if _stands(attempt, len(attempts))]
     if standing:

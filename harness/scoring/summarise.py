@@ -9,7 +9,7 @@ from harness.attacks.suites import EXHAUSTIVE
 from harness.base.kinds import IMAGES
 from harness.results import AttackStanding, CellResult, Identified, Place, SummaryRow
 from harness.results.record import BLIND, TIERS, UNDEFENDED, TierWord
-from harness.scoring.strongest import WHO_IS_TOLD, Attempt, is_accurate, strongest
+from harness.scoring.strongest import NONE_TRIED, WHO_IS_TOLD, Attempt, is_accurate, strongest
 from harness.scoring.verdict import within_networks
 
 # What a place's verdict comes to in a few words: withstood by whom, or not.
@@ -69,7 +69,9 @@ def _who_took_part(attempts: Sequence[Attempt]) -> str | None:
     first = round((best.rate or 0.0) * best.n)
     # An attack that only tells says whether its data are texts, and not whether they are tables.
     kind = next((attempt.kind for attempt in attempts if attempt.kind != IMAGES), IMAGES)
-    return f"{TELLS}: {first} of {best.n}, p = {_short(best.p_value)}; no {kind.one} came back"
+    tried = any(attempt.identifies is None for attempt in attempts)
+    rest = f"no {kind.one} came back" if tried else NONE_TRIED
+    return f"{TELLS}: {first} of {best.n}, p = {_short(best.p_value)}; {rest}"
 
 
 def _by_p(found: Identified) -> tuple[float, float]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from harness.base.building import build
+from harness.base.errors import UsageError
 from harness.base.vectors import Layout
 from harness.claims.central import buffered_column, calibrated_noise, root_column
 from harness.defenses import DEFENSES, Cohort, Defense, RoundContext
@@ -61,6 +62,12 @@ def test_the_strategy_makes_independent_noise_of_it(name: str) -> None:
     made = strategy @ torch.stack(noises(build(DEFENSES, name, settings), {}, range(ROUNDS)))
     covariance = (made @ made.T / P) / deviation**2
     assert bool(((covariance - torch.eye(ROUNDS).double()).abs() < 0.05).all())
+
+
+def test_a_matrix_has_no_noise_for_more_rounds_than_it_was_made_for() -> None:
+    name = "pfl:BandedMatrixFactorization"
+    with pytest.raises(UsageError, match=f"num_iterations={ROUNDS} has no noise for round {ROUNDS + 1}; raise it"):
+        noises(build(DEFENSES, name, STRATEGIES[name][0]), {}, range(ROUNDS + 1))
 
 
 def test_the_best_bands_leave_less_than_roots() -> None:

@@ -41,6 +41,7 @@ QUICK = (
     "a batch", "weak noise", "signs of numbers", "Poisson batches without noise", "two bits for a number",
     "shared noise on a grid", "pruned, then noise", "noise off, where it would be weak",
     "biases left out", "the last bias left out in all", "the same noise in all rounds",
+    "masks of a secure sum in the place of noise",
     "the same noise in all tensors", "the same noise in clients of two sizes", "batches of two sizes", "no clip",
     "clipped per tensor, not as a whole", "Laplace noise of the same level", "uniform noise of the same level",
     "rounded behind its noise, and not declared",
@@ -74,6 +75,29 @@ def test_numbers_that_are_declared_to_be_rounded_are_few(
     sent = replace(case, really=None if really else Declared(name="none"))
     (check,) = [one for one in run_case(sent, tmp_path, truth=False) if one.name == ON_GRID]
     assert check.outcome == ("holds" if really else "violated")
+
+
+@pytest.mark.parametrize("really", [True, False])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("quantization", {"kind": kind}) for kind in ("float16", "bfloat16", "normfloat4")]
+    + [("nvflare:ModelQuantizer", {"quantization_type": kind}) for kind in ("float4", "blockwise8")],
+)
+def test_numbers_that_are_declared_to_be_coarser_are(
+    name: str, settings: dict[str, Any], really: bool, tmp_path: Path
+) -> None:
+    declared = Declared(name=name, settings=settings)
+    case = replace(CASES["two bits for a number"], declared=declared, model="logistic")
+    sent = replace(case, really=None if really else Client(batch=4))
+    (check,) = [one for one in run_case(sent, tmp_path, truth=False) if one.name == ON_GRID]
+    assert check.outcome == ("holds" if really else "violated"), check.detail
+
+
+def test_weights_that_are_rounded_and_not_their_change_accuse_nobody(tmp_path: Path) -> None:
+    declared = Declared(name="nvflare:ModelQuantizer", settings={"quantization_type": "float16"})
+    case = replace(CASES["two bits for a number"], declared=declared, really=Client(batch=4), sent_as="half")
+    (check,) = [one for one in run_case(case, tmp_path, truth=False) if one.name == ON_GRID]
+    assert check.outcome == "cannot tell"
 
 
 def test_weight_decay_that_nobody_declared_is_seen_and_not_accused(tmp_path: Path) -> None:
@@ -236,6 +260,30 @@ def test_nor_another_learning_rate(federation: Federation, tmp_path: Path) -> No
         facts.write_text(facts.read_text().replace("0.05", "0.1"))
     check = told(folders, tmp_path)
     assert check.outcome == "violated" and "check learning_rate" in check.detail
+
+
+@pytest.mark.parametrize(("kind", "named"), [("after", "update"), ("update", "after")])
+def test_a_file_that_holds_something_else_is_named(
+    federation: Federation, kind: str, named: str, tmp_path: Path
+) -> None:
+    folders = federation(2)
+    for folder in folders:
+        before, after = (dict(np.load(folder / f"{stem}.npz")) for stem in ("before", "after"))
+        (folder / "after.npz").unlink()
+        held = after if named == "after" else {name: after[name] - before[name] for name in before}
+        np.savez(folder / f"{kind}.npz", **held)
+    check = told(folders, tmp_path)
+    assert check.outcome == "violated" and check.detail.endswith(f"call it {named}.npz")
+
+
+def test_a_part_that_came_back_as_it_was_is_named(federation: Federation, tmp_path: Path) -> None:
+    folders = federation(2)
+    for folder in folders:
+        before, after = (dict(np.load(folder / f"{stem}.npz")) for stem in ("before", "after"))
+        first = next(iter(before))
+        np.savez(folder / "after.npz", **after | {first: before[first]})
+    check = told(folders, tmp_path)
+    assert check.outcome == "violated" and f"{first} came back as it was: name it in frozen" in check.detail
 
 
 def test_weight_decay_is_no_violation_without_noise_either(federation: Federation, tmp_path: Path) -> None:

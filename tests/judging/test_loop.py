@@ -19,10 +19,11 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from harness.base.errors import UsageError
-from harness.capture import captured
+from harness.capture import CaptureRecord, captured, write_capture
 from harness.capture.loop import Round
 from harness.capture.watch import Watch
 from harness.judging.capture import read_capture
+from harness.judging.federation import federations
 from harness.judging.framework_defenses import Declared
 
 
@@ -888,6 +889,29 @@ def test_refusals_come_before_the_training(
     with pytest.raises(UsageError, match=said):
         read_capture(tmp_path / "quiet")
     assert len(caplog.records) == 1 and not (tmp_path / "quiet" / "after.npz").exists()
+
+
+class Waves(nn.Module):
+    """Of complex weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waves, self.head = nn.Parameter(torch.ones(8, 5, dtype=torch.cfloat)), nn.Linear(64, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        kept: Tensor = torch.fft.irfft2(torch.fft.rfft2(images) * self.waves, s=(8, 8))
+        return self.head(kept.flatten(1))
+
+
+def test_complex_weights_are_told_before_the_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    network = Waves()
+    with captured(network, tmp_path / "0", image_shape=(1, 8, 8), classes=5):
+        assert "its weight 'waves' is complex; let the network keep such a weight as two real ones" in caplog.text
+    write_capture(
+        tmp_path / "1", CaptureRecord(**GIVEN | {"model": "mlp"}), network.state_dict(), after=network.state_dict()
+    )
+    with pytest.raises(UsageError, match="'waves' holds complex64, no numbers that are read; let the network keep"):
+        federations([read_capture(tmp_path / "1")], attacked=False)
 
 
 @pytest.mark.parametrize("strict", [True, False])

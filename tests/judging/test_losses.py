@@ -281,6 +281,10 @@ def headless(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
     return nn.Sequential(small(image_shape, classes), nn.Tanh())
 
 
+def downhill(output: Tensor, labels: Tensor) -> Tensor:
+    return -functional.cross_entropy(output, labels)
+
+
 BY_HAND: dict[str, tuple[dict[str, Any], str]] = {
     "mean": ({"loss": cross_entropy()}, "holds: the entries of 3.bias are as the declared"),
     "sum": ({"loss": cross_entropy(reduction="sum"), "size": 4}, "violated: .* times as large .*: give loss_scale"),
@@ -288,6 +292,7 @@ BY_HAND: dict[str, tuple[dict[str, Any], str]] = {
     "smoothed": ({"loss": cross_entropy(label_smoothing=0.1)}, "holds"),
     "squares": ({"loss": squares}, "violated: the entries of 3.bias add up to .*, those of cross-entropy to 0: anoth"),
     "binary": ({"loss": binary}, "violated: the entries of 3.bias add up to .*, those of cross-entropy to 0: anoth"),
+    "the other sign": ({"loss": downhill}, "violated: more entries of 3.bias are below 0 than 4 examples have labels"),
     "another output": ({"loss": cross_entropy(reduction="sum"), "network": headless}, ""),
     "a defense": ({"loss": squares, "defense": {"name": "flower:ClientSideFixedClipping",
                                                "settings": {"clipping_norm": 5.0, "noise_multiplier": 0.0}}}, ""),

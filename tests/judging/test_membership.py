@@ -170,6 +170,16 @@ def test_examples_that_are_not_as_the_model_takes_them_are_doubted(judge: Any, t
         assert (code, document["doubt"] is not None, told) == (0, name != "as they are", name != "as they are")
 
 
+def test_exchanged_files_are_doubted(judge: Any, tmp_path: Path) -> None:
+    others, members = data(0, 160, 120)
+    files = save(tmp_path, members=others, others=members)
+    torch.save(trained("mlp2", *members, 20).state_dict(), tmp_path / "final.pt")
+    code, said, _ = judge(
+        *files, "--model", "mlp2", "--weights", tmp_path / "final.pt", "--references", 4, as_json=False
+    )
+    assert code == 0 and "the model knows non-members better than members: are the two files exchanged?" in said
+
+
 def test_members_of_other_data_are_no_result(judge: Any, tmp_path: Path) -> None:
     """Told without the model: by models that saw none of them."""
     (images, labels), others = data(1, 150, 150)
