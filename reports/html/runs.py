@@ -11,13 +11,13 @@ from pydantic import ValidationError
 
 from harness.base.errors import UsageError
 from harness.base.version import SCHEMA_VERSION
+from harness.evaluation.derived import findings, of_today, version_of
 from harness.reports import text
 from harness.reports.html.judged import Judged
 from harness.reports.html.run_data import RunData, UnreadableRun, inside, read_json, read_lines
 from harness.results import CellResult, StoredCell, SummaryRow, VictimRecord
 from harness.results.files import Damaged, checked
 from harness.results.training import TrainDocument
-from harness.scoring.derived import findings, of_today, version_of
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import fault_of
 
@@ -211,7 +211,7 @@ def _hold_verdicts(run: RunData) -> None:
     """
     # A cell's own file is named by what it says of its version; a document is not.
     version = version_of(next(iter(run.settings.values()), {})) or version_of(run.environment)
-    found = findings(run.cells, run.victims, version, run.summary)
+    found = findings(run.cells, run.victims, run.settings, version, run.summary)
     told = {kind: [one.line for one in found if one.kind == kind] for kind in ("differs", "outdated", "unchecked")}
     if told["differs"]:
         raise UsageError(f"{str(run.folder)!r}: {told['differs'][0]}; run harness evaluate again")

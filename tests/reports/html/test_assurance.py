@@ -16,7 +16,7 @@ from harness.cli import run
 from harness.reports.html.facts import threat_model
 from harness.results import CellResult, Control, Outcomes, ResultDocument, RunFolder, Statement, VictimRecord
 from harness.results.record import PublicData
-from harness.scoring.derived import first_in_lineup, reconstructed
+from harness.scoring.harms import first_in_lineup, reconstructed
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import fault_of
 

@@ -12,9 +12,9 @@ import pytest
 
 from harness.attacks.suites import LATEST
 from harness.base.version import __version__
+from harness.evaluation import derived
+from harness.evaluation.derived import Finding, findings
 from harness.results import CellResult, Control, Lineup, Outcomes, Rate, VictimRecord
-from harness.scoring import derived
-from harness.scoring.derived import Finding, findings
 from harness.scoring.summarise import summarise
 
 PLACE = {"dataset": "d", "defense": "fed_cdp", "attack": "cpl", "tap": "T2.step"}
@@ -37,7 +37,7 @@ def its_victims() -> list[VictimRecord]:
 
 
 def found(cell: CellResult, victims: list[VictimRecord], version: str = __version__) -> list[Finding]:
-    return findings([cell], {cell.key or "": victims}, version)
+    return findings([cell], {cell.key or "": victims}, {}, version)
 
 
 EDITS: dict[str, tuple[dict[str, object], str]] = {
@@ -81,7 +81,7 @@ UNSETTLED: dict[str, tuple[CellResult, dict[str, object], str]] = {
 def test_a_skipped_row_needs_the_leak_that_settled_its_place(case: str) -> None:
     row, changes, said = UNSETTLED[case]
     leak = a_leak().model_copy(update={"suite": LATEST["auto"]} | changes)
-    lines = [one.line for one in findings([leak, row], {leak.key or "": its_victims()}, __version__)]
+    lines = [one.line for one in findings([leak, row], {leak.key or "": its_victims()}, {}, __version__)]
     assert sum(said in line for line in lines) == 1 if said else not lines
 
 
@@ -110,9 +110,9 @@ def test_the_images_of_a_victim_are_the_examples_of_an_older_cell() -> None:
     ]
     rows = summarise([cell])
     assert rows[0].verdict == "resilient"
-    (one,) = findings([cell], {cell.key or "": victims}, "0.1.7", rows)
+    (one,) = findings([cell], {cell.key or "": victims}, {}, "0.1.7", rows)
     assert one.kind == "outdated" and "made under 0.1.7's rules: resilient; under today's: inconclusive" in one.line
-    assert findings([cell.model_copy(update={"examples": 1})], {cell.key or "": victims}, "0.1.7", rows) == []
+    assert findings([cell.model_copy(update={"examples": 1})], {cell.key or "": victims}, {}, "0.1.7", rows) == []
 
 
 ATTACKED = (
