@@ -95,6 +95,12 @@ def source_of(name: str) -> Source:
     return _HUB if is_of_hub(name) else _sources.get(name, _ELSEWHERE)
 
 
+def is_of_rows(name: str) -> bool:
+    """Whether a name alone says that examples are rows of a table; so does that of an own file of columns that holds no
+    texts, into which nobody looks here."""
+    return name.endswith(COLUMNS_ENDINGS) or _sources.get(name, _ELSEWHERE).table
+
+
 def default_model(name: str) -> str:
     """The network that a dataset is attacked with unless one is named: one that makes sense on it."""
     source = source_of(name)

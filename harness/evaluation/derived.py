@@ -377,13 +377,11 @@ def _is_missing(said: Summary | Rate, found: Summary | Rate) -> bool:
 
 
 def _of_event(event: Ceiling, scores: Scores | IdentityScores, asr: Mapping[str, Rate]) -> dict[str, Any]:
-    if event.event == "strict image":
-        return {"measured": asr["strict"]}
-    told = scores.ranking.sizes > 1
-    return {
-        "measured": scores.lineups,
-        **({"kappa": float((1 / scores.ranking.sizes[told]).mean())} if event.kappa else {}),
-    }
+    sizes = scores.ranking.sizes[scores.ranking.sizes > 1]
+    if event.event == "strict image" or not len(sizes):
+        return {"measured": asr["strict"] if event.event == "strict image" else Rate()}
+    blind = event.kappa and float((1 / sizes).mean())  # who knows examples beforehand has none
+    return {"measured": scores.lineups, "kappa": blind}
 
 
 def _of_draws(settings: Facts | None) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ from typing import Literal
 
 from harness.attacks.attacker import ATTACKS
 from harness.attacks.suites import EXHAUSTIVE
-from harness.base.kinds import IMAGES
+from harness.base.kinds import IMAGES, ROWS, Kind
+from harness.datasets.catalogue import is_of_rows
 from harness.results import AttackStanding, CellResult, Identified, Place, SummaryRow
 from harness.results.record import BLIND, TIERS, UNDEFENDED, TierWord
 from harness.scoring.strongest import WHO_IS_TOLD, Attempt, is_accurate, strongest
@@ -67,7 +68,6 @@ def _who_took_part(attempts: Sequence[Attempt]) -> str | None:
         return None
     best = min(found, key=_by_p)
     first = round((best.rate or 0.0) * best.n)
-    # An attack that only tells says whether its data are texts, and not whether they are tables.
     kind = next((attempt.kind for attempt in attempts if attempt.kind != IMAGES), IMAGES)
     return f"{TELLS}: {first} of {best.n}, p = {_short(best.p_value)}; no {kind.one} came back"
 
@@ -182,9 +182,13 @@ def _attempt(cell: CellResult, told: bool) -> Attempt:
     return Attempt(
         cell.attack, cell.verdict, _obstacle(cell), cell.confirmed, cell.outcomes.success, cell.victims, cell.lineup,
         None if cell.identified is None else cell.identified.identifies, cell.tier != "plain",
-        tuple(cell.flags), cell.tier == "tampering", cell.several, told, cell.identified,
-        cell.kind,
+        tuple(cell.flags), cell.tier == "tampering", cell.several, told, cell.identified, _kind(cell),
     )  # fmt: skip
+
+
+def _kind(cell: CellResult) -> Kind:
+    """What its examples are called: the numbers of an attack that only tells are those of no kind but texts."""
+    return ROWS if cell.identified and cell.kind == IMAGES and is_of_rows(cell.dataset) else cell.kind
 
 
 def _standing(cell: CellResult, told: bool) -> AttackStanding:
