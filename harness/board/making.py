@@ -191,7 +191,7 @@ def _card(path: Path, document: ResultDocument, row: SummaryRow, trainings: Sequ
     told = findings(
         [one.cell for one in stored],
         {one.cell.key or "": one.victims for one in stored},
-        run.settings,
+        {one.cell.key or "": one for one in stored},
         version_of(stored[0].settings),
         [row],
     )

@@ -7,6 +7,7 @@ far from what it allows.
 """
 
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +23,7 @@ from scipy import stats
 from harness.attacks import ATTACKS
 from harness.attacks.suites import LATEST
 from harness.base.errors import UsageError
+from harness.base.kinds import EVERY
 from harness.base.vectors import Layout
 from harness.base.version import __version__
 from harness.datasets import DATASETS
@@ -45,20 +47,26 @@ from harness.results import (
     Place,
     Rate,
     Statement,
+    StoredCell,
     SummaryRow,
     VictimRecord,
+    cell_key,
 )
 from harness.results.record import BLIND, Ceiling, Facts, Summary
 from harness.scoring import METRICS, Ranking, label_accuracy, success_table
 from harness.scoring.harms import is_accurate, is_of_rows
 from harness.scoring.images import groups_of, repeats_of
 from harness.scoring.summarise import settles, summarise
-from harness.scoring.verdict import LEAK_P, Verdict, judge, judge_identity, within_networks
+from harness.scoring.verdict import LEAK_P, Verdict, fault_of, judge, judge_identity, within_networks
 
 # By this much, of themselves, numbers may differ that were added up or rounded in another way.
 _ROUNDING = 1e-6
 # Ranks this improbable cannot come with a p-value above that of a leak, whatever the permutations drew.
 _FAR = 1e-12
+# A repeated run takes another time; of verdicts there is more to say than that they differ from a file.
+_ELSEWHERE = ("seconds", "verdict", "verdict_reason")
+# Rows of tables and texts of which nothing is known but who took part were called images.
+_KIND = re.compile(f"no ({'|'.join(kind.one for kind in EVERY)}) came back$")
 # So much of a text is shown.
 _LONGEST = 80
 _ENDS = {"diverged": "diverged", "hopeless": "hopeless"}
@@ -86,7 +94,7 @@ def version_of(environment: Mapping[str, Any]) -> str | None:
 
 
 def findings(
-    cells: Sequence[CellResult], victims: Mapping[str, Sequence[VictimRecord]], settings: Mapping[str, Facts],
+    cells: Sequence[CellResult], victims: Mapping[str, Sequence[VictimRecord]], files: Mapping[str, StoredCell],
     version: str | None, rows: Sequence[SummaryRow] = (),
 ) -> list[Finding]:  # fmt: skip
     """What is wrong with the numbers and verdicts of cells, their controls and their summary rows.
@@ -94,18 +102,24 @@ def findings(
     Args:
         cells: of one run.
         victims: by the keys of the cells.
-        settings: by the same keys, as the cells' own files have them, where they are at hand.
+        files: the cells' own files by the same keys, as far as they are at hand; their victims do not matter.
         version: that made them.
         rows: their summary, where one stands beside them.
     """
     known = {cell.key: cell for cell in cells if cell.key}
     found = [
-        _of_cell(cell, victims.get(cell.key or "", ()), known, settings.get(cell.key or ""), version) for cell in cells
+        _of_cell(cell, victims.get(cell.key or "", ()), known, files.get(cell.key or ""), version) for cell in cells
     ]
     if rows:
         today = {_place(row): row for row in summarise(of_today(cells, victims))}
         found += [_of_row(row, today.get(_place(row)), known, version) for row in rows]
     return [one for one in found if one is not None]
+
+
+def of_run(cells: Sequence[CellResult], valid: bool, version: str | None) -> list[Finding]:
+    """What is wrong with the claim that a run with these cells, all that it has, is valid."""
+    fault = fault_of(cells) if valid and version == __version__ else None
+    return [Finding("differs", f"the run was changed: valid is True, but {fault}")] if fault else []
 
 
 def of_today(cells: Sequence[CellResult], victims: Mapping[str, Sequence[VictimRecord]]) -> list[CellResult]:
@@ -137,7 +151,7 @@ def verdict_of(cell: CellResult) -> Verdict:
 
 
 def _of_cell(
-    cell: CellResult, victims: Sequence[VictimRecord], known: Mapping[str, CellResult], settings: Facts | None,
+    cell: CellResult, victims: Sequence[VictimRecord], known: Mapping[str, CellResult], file: StoredCell | None,
     version: str | None,
 ) -> Finding | None:  # fmt: skip
     who = f"{cell.attack} against {cell.defense} at {cell.tap} on {cell.dataset}"
@@ -152,7 +166,7 @@ def _of_cell(
     scores = scores_of(cell, victims) if possible else None
     verdict = _verdict(cell, scores) if scores else Verdict("inconclusive", "not applicable")
     if version == __version__:
-        problem = next(_contradictions(cell, scores, settings, known), None)
+        problem = next(_contradictions(cell, scores, file, known), None)
         if problem is not None:
             return Finding("differs", f"{who} was changed: {problem}")
     source = "its victims say" if possible else "it is impossible:"
@@ -188,6 +202,8 @@ def _of_row(
         return _differing(who, row.verdict, today.verdict, "its attacks say", version, row.suite)
     if _made_under(version, row.suite):
         return None
+    if _KIND.sub("", row.headline) == _KIND.sub("", today.headline):
+        row = row.model_copy(update={"headline": today.headline})
     both = (one.model_dump(mode="json") for one in (row, today))
     for place, said, follows in _differing_in(*both, ""):
         return Finding("differs", f"the row of {who} was changed: {_told(place, said, 'by its attacks', follows)}")
@@ -215,10 +231,10 @@ def _all_there(cell: CellResult, victims: Sequence[VictimRecord]) -> bool:
 
 
 def _contradictions(
-    cell: CellResult, scores: "Scores | IdentityScores | None", settings: Facts | None,
-    known: Mapping[str, CellResult],
-) -> Iterator[str]:  # fmt: skip
-    """Fields of a cell that are not what its victims, the cells of its controls and its settings say."""
+    cell: CellResult, scores: Scores | IdentityScores | None, file: StoredCell | None, known: Mapping[str, CellResult]
+) -> Iterator[str]:
+    """Fields of a cell that are not what its victims, the cells of its controls, its settings and its file say."""
+    settings = file and file.settings
     if scores is None:
         yield from _differences(cell, _NOTHING | {"outcomes": Outcomes(not_applicable=cell.victims)}, "as impossible")
     else:
@@ -226,6 +242,10 @@ def _contradictions(
         yield from _of_ranks(cell, scores.ranking)
         yield from _differences(cell, {"controls": _of_controls(cell, scores, known)}, "by the cells of its controls")
     yield from _differences(cell, _of_settings(cell, settings), "by its settings")
+    if file is not None:
+        if cell_key(file.settings) != cell.key:
+            yield "the settings in its own file are not those that its key is a digest of"
+        yield from _differences(cell, dict(file.cell), "in its own file", _ELSEWHERE)
 
 
 # A cell in which nobody is attacked says nothing but why.
@@ -426,19 +446,28 @@ def _of_control(check: Control, scores: Scores | IdentityScores, made: Sequence[
 
 def _of_settings(cell: CellResult, settings: Facts | None) -> dict[str, Any]:
     """Every field of a cell that its settings say; of a user's own code nothing, which is not run here."""
-    found = None if settings is None or not _is_ours(settings) else _read(settings)
-    if found is None:
+    if settings is None or not _is_ours(settings):
         return {}
-    fields = {name: value for name, value in settled(found, None).items() if name not in _SEEN}
+    own = {name: value for name, value in settings.items() if name in CellSettings.model_fields}
+    try:
+        found = CellSettings.model_validate(own)
+        fields = {name: value for name, value in settled(found, None).items() if name not in _SEEN}
+        return fields | _of_privacy(cell, found)
+    except (ValidationError, UsageError):  # such as an older suite, or a plugin that is not installed here
+        return {}
+
+
+def _of_privacy(cell: CellResult, settings: CellSettings) -> dict[str, Any]:
     # Captured clients have no dataset that could be loaded, and a server that tampers changes the network.
-    plain = cell.tier != "tampering" and found.weights != AS_CAPTURED and cell.not_applicable_reason is None
-    network = _network(found.dataset, found.model, str(data_root(None))) if plain else None
+    if cell.tier == "tampering" or settings.weights == AS_CAPTURED or cell.not_applicable_reason is not None:
+        return {}
+    network = _network(settings.dataset, settings.model, str(data_root(None)))
     if network is None:
-        return fields
+        return {}
     layout, uncovered = network
     uncovered = uncovered or (UNCOVERED if cell.batch_norm == "sent" else None)
-    alike = found.model_dump_json(exclude={"attack", "attack_args", "suite", "prior", "labels"})
-    return fields | {"privacy": list(_promised(alike, layout, uncovered))}
+    alike = settings.model_dump_json(exclude={"attack", "attack_args", "suite", "prior", "labels"})
+    return {"privacy": list(_promised(alike, layout, uncovered))}
 
 
 def _is_ours(settings: Mapping[str, Any]) -> bool:
@@ -449,15 +478,6 @@ def _is_ours(settings: Mapping[str, Any]) -> bool:
     model, data = str(settings.get("model")), str(settings.get("dataset"))
     named = [(DATASETS, data), (DEFENSES, settings.get("defense")), (ATTACKS, settings.get("attack"))]
     return not is_own(model) and not any(name and registry.outside(str(name)) for registry, name in named)
-
-
-def _read(settings: Facts) -> CellSettings | None:
-    """Settings as the cell's file has them; None where they are none today."""
-    own = {name: value for name, value in settings.items() if name in CellSettings.model_fields}
-    try:
-        return CellSettings.model_validate(own)
-    except (ValidationError, UsageError):
-        return None
 
 
 @lru_cache(maxsize=64)

@@ -360,10 +360,19 @@ def evaluate(cells: list[CellSettings], run: Run) -> ResultDocument:
                 _write(asked, run, cells[0].device, complete=False)
                 written = time.monotonic()
                 took = written - began
-    if _impossible(asked):
+    require_possible(asked)
+    return _write(asked, run, cells[0].device)
+
+
+def require_possible(asked: Sequence[StoredCell]) -> None:
+    """Check that any cell could be evaluated.
+
+    Raises:
+        UsageError: all are impossible; the message is what most of them say.
+    """
+    if asked and _impossible(asked):
         reasons = Counter(stored.cell.not_applicable_reason for stored in asked)
         raise UsageError(reasons.most_common(1)[0][0] or "no cell could be evaluated")
-    return _write(asked, run, cells[0].device)
 
 
 def require_derived(made: Sequence[StoredCell]) -> None:
@@ -374,8 +383,8 @@ def require_derived(made: Sequence[StoredCell]) -> None:
     """
     victims = {stored.cell.key or "": stored.victims for stored in made}
     version = version_of(made[0].settings) if made else None
-    settings = {stored.cell.key or "": stored.settings for stored in made}
-    for found in findings([stored.cell for stored in made], victims, settings, version):
+    files = {stored.cell.key or "": stored for stored in made}
+    for found in findings([stored.cell for stored in made], victims, files, version):
         raise UsageError(f"{found.line}; delete the file of that cell and make its shard again")
 
 
