@@ -53,6 +53,7 @@ from harness.results import (
     cell_key,
 )
 from harness.results.record import BLIND, Ceiling, Facts, Summary
+from harness.results.schema import SuccessRule
 from harness.scoring import METRICS, Ranking, label_accuracy, success_table
 from harness.scoring.harms import is_accurate, is_of_rows
 from harness.scoring.images import groups_of, repeats_of
@@ -133,10 +134,19 @@ def _of_today(cell: CellResult, victims: Sequence[VictimRecord]) -> CellResult:
         # Settings alone do not tell: the images of all clients of a secure sum are images of one victim.
         changes["examples"] = max(cell.hidden, 1 + max((one.image for one in victims), default=0))
     if cell.not_applicable_reason is None and _all_there(cell, victims):
-        found = _verdict(cell, scores_of(cell, victims))
+        found = by_victims(cell, victims)
         if found.verdict != cell.verdict:
-            changes |= {"verdict": found.verdict, "verdict_reason": found.reason}
+            changes |= {"verdict": found.verdict, "verdict_reason": found.verdict_reason}
     return cell.model_copy(update=changes) if changes else cell
+
+
+def by_victims(cell: CellResult, victims: Sequence[VictimRecord]) -> CellResult:
+    """A cell with everything that its victims, all of them, say of it: its numbers and today's verdict."""
+    scores = scores_of(cell, victims)
+    found = _verdict(cell, scores)
+    return cell.model_copy(
+        update=_of_victims(cell, scores) | {"verdict": found.verdict, "verdict_reason": found.reason}
+    )
 
 
 def verdict_of(cell: CellResult) -> Verdict:
@@ -204,8 +214,8 @@ def _of_row(
         return None
     if _KIND.sub("", row.headline) == _KIND.sub("", today.headline):
         row = row.model_copy(update={"headline": today.headline})
-    both = (one.model_dump(mode="json") for one in (row, today))
-    for place, said, follows in _differing_in(*both, ""):
+    written, again = (one.model_dump(mode="json") for one in (row, today))
+    for place, said, follows in _differing_in(written, again, ""):
         return Finding("differs", f"the row of {who} was changed: {_told(place, said, 'by its attacks', follows)}")
     return None
 
@@ -332,7 +342,7 @@ def scores_of(cell: CellResult, victims: Sequence[VictimRecord]) -> Scores | Ide
     metrics = {name: values(name) for name in names} | {"tau": values("tau")}
     metrics |= _following(cell, metrics) | {name: each(name) for name in ("gradient_evaluations", "steps_taken")}
     table, texts = is_of_rows(victims), "text_exact" in there
-    success = {"strict": np.array([is_accurate(one) for one in victims])}
+    success: dict[SuccessRule, NDArray[np.bool_]] = {"strict": np.array([is_accurate(one) for one in victims])}
     if not (table or texts) and {"rmse", "rmse_raw"} <= metrics.keys():
         success = success_table(metrics)
     ends = [one["outcome"] for one in held[:: shape[1]]]

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from harness.base.kinds import EVERY, TEXTS, Kind
-from harness.results import Identified, Lineup
+from harness.base.kinds import EVERY, IMAGES, ROWS, TEXTS, Kind
+from harness.results import CellResult, Control, Identified, Lineup
 from harness.scoring import Attempt, strongest
-from harness.scoring.summarise import headline
+from harness.scoring.summarise import headline, summarise
 
 PLAIN = Attempt("cpl", "resilient", None, 0, 0, 64, Lineup(p_value=0.5, confirmed_p_value=1))
 KNOWS = replace(PLAIN, attack="map", informed=True)
@@ -51,6 +51,19 @@ PLACES: dict[str, tuple[list[Attempt], str, str]] = {
     "a leak of an unfit one": ([PLAIN, flagged(leaking(KNOWS))], "leaks", "fell only to attackers who know the noise"),
     "a plain leak": ([leaking(PLAIN), KNOWS], "leaks", "fell to attackers who need not know the noise"),
 }  # fmt: skip
+
+
+DATA = {"cancer": ROWS, "adult": ROWS, "clients.csv": ROWS, "digits": IMAGES, "mine.npz": IMAGES}
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_what_no_attack_but_one_that_tells_was_tried_on_has_its_name_too(data: str) -> None:
+    cell = CellResult(
+        dataset=data, model="m", defense="none", attack="identify", tap="T2.step", seeds=[0], victims=256,
+        identified=FOUND, controls=[Control(name="positive", held=True)],
+    )  # fmt: skip
+    (row,) = summarise([cell])
+    assert row.headline == TOOK_PART.replace("image", DATA[data].one)
 
 
 @pytest.mark.parametrize("kind", EVERY)
