@@ -249,7 +249,8 @@ def _contradictions(
         yield from _differences(cell, _NOTHING | {"outcomes": Outcomes(not_applicable=cell.victims)}, "as impossible")
     else:
         yield from _differences(cell, _of_victims(cell, scores), "by its victims", _of_draws(settings))
-        yield from _of_ranks(cell, scores.ranking)
+        if scores.groups is None:  # those of victims who hold the same image are not independent
+            yield from _of_ranks(cell, scores.ranking)
         yield from _differences(cell, {"controls": _of_controls(cell, scores, known)}, "by the cells of its controls")
     yield from _differences(cell, _of_settings(cell, settings), "by its settings")
     if file is not None:
