@@ -60,8 +60,9 @@ from harness.scoring.images import groups_of, repeats_of
 from harness.scoring.summarise import settles, summarise
 from harness.scoring.verdict import LEAK_P, Verdict, fault_of, judge, judge_identity, within_networks
 
-# By this much, of themselves, numbers may differ that were added up or rounded in another way.
-_ROUNDING = 1e-6
+# By this much, of themselves, numbers may differ that were added up or rounded in another way, and those of accountants,
+# of which other versions of a library find others.
+_ROUNDING, _ACCOUNTED = 1e-6, 1e-3
 # Ranks this improbable cannot come with a p-value above that of a leak, whatever the permutations drew.
 _FAR = 1e-12
 # A repeated run takes another time; of verdicts there is more to say than that they differ from a file.
@@ -252,7 +253,7 @@ def _contradictions(
         if scores.groups is None:  # those of victims who hold the same image are not independent
             yield from _of_ranks(cell, scores.ranking)
         yield from _differences(cell, {"controls": _of_controls(cell, scores, known)}, "by the cells of its controls")
-    yield from _differences(cell, _of_settings(cell, settings), "by its settings")
+    yield from _differences(cell, _of_settings(cell, settings), "by its settings", within=_ACCOUNTED)
     if file is not None:
         if cell_key(file.settings) != cell.key:
             yield "the settings in its own file are not those that its key is a digest of"
@@ -267,30 +268,35 @@ _NOTHING: dict[str, Any] = {
 
 
 def _differences(
-    cell: CellResult, fields: Mapping[str, Any], source: str, but: Collection[str] = ()
+    cell: CellResult, fields: Mapping[str, Any], source: str, but: Collection[str] = (), within: float = _ROUNDING
 ) -> Iterator[str]:  # fmt: skip
-    """Where the fields of a cell are not these, with what is written and what follows; ``but``: names left out."""
+    """Where the fields of a cell are not these, with what is written and what follows.
+
+    Args:
+        but: names that are left out.
+        within: what numbers may be off by, of themselves.
+    """
     again = CellResult.model_validate(dict(cell) | dict(fields))
     said, found = (one.model_dump(mode="json", include=set(fields)) for one in (cell, again))
-    for place, written, follows in _differing_in(said, found, ""):
+    for place, written, follows in _differing_in(said, found, "", within):
         if place.rpartition(".")[2] not in but:
             yield _told(place, written, source, follows)
 
 
-def _differing_in(said: Any, found: Any, place: str) -> Iterator[tuple[str, Any, Any]]:
+def _differing_in(said: Any, found: Any, place: str, within: float = _ROUNDING) -> Iterator[tuple[str, Any, Any]]:
     if isinstance(said, dict) and isinstance(found, dict):
         for name in dict.fromkeys([*said, *found]):
-            yield from _differing_in(said.get(name), found.get(name), f"{place}.{name}" if place else name)
+            yield from _differing_in(said.get(name), found.get(name), f"{place}.{name}" if place else name, within)
     elif isinstance(said, list) and isinstance(found, list) and len(said) == len(found):
         for number, (one, other) in enumerate(zip(said, found, strict=True)):
-            yield from _differing_in(one, other, f"{place}[{number}]")
-    elif not _is_as_good_as(said, found):
+            yield from _differing_in(one, other, f"{place}[{number}]", within)
+    elif not _is_as_good_as(said, found, within):
         yield place, said, found
 
 
-def _is_as_good_as(said: Any, found: Any) -> bool:
+def _is_as_good_as(said: Any, found: Any, within: float) -> bool:
     if type(said) is float and type(found) in (float, int):
-        return math.isclose(said, found, rel_tol=_ROUNDING, abs_tol=_ROUNDING**2)
+        return math.isclose(said, found, rel_tol=within, abs_tol=_ROUNDING**2)
     return said == found and isinstance(said, bool) == isinstance(found, bool)
 
 
