@@ -60,7 +60,7 @@ from harness.scoring.images import groups_of, repeats_of
 from harness.scoring.summarise import settles, summarise
 from harness.scoring.verdict import LEAK_P, Verdict, fault_of, judge, judge_identity, within_networks
 
-# By this much, of themselves, numbers may differ that were added up or rounded in another way, and those of accountants,
+# By this much, of themselves, numbers may differ that were added up or rounded in another way, and those of accounting,
 # of which other versions of a library find others.
 _ROUNDING, _ACCOUNTED = 1e-6, 1e-3
 # Ranks this improbable cannot come with a p-value above that of a leak, whatever the permutations drew.
