@@ -15,6 +15,7 @@ from harness.base.version import SCHEMA_VERSION
 from harness.board.making import make_card
 from harness.board.reading import cells_of
 from harness.evaluation import Run, document_of
+from harness.evaluation.derived import verdict_of
 from harness.evaluation.run import with_controls, with_told
 from harness.gate import GateCell, Victim, as_baseline, check
 from harness.gate.comparing import Tolerance, differing, other_versions
@@ -23,7 +24,6 @@ from harness.reports.html.run_data import RunData
 from harness.results import Control, Place, Rate, RunFolder, StoredCell, Summary
 from harness.results.card import Card, CardCell
 from harness.results.environment import environment
-from harness.scoring.derived import verdict_of
 from harness.scoring.success import clopper_pearson
 from harness.scoring.summarise import summarise
 from harness.training import TrainDocument, TrainFolder, TrainOptions, train, train_settings

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harness.base.errors import UsageError, safe
 from harness.board.reading import is_of
+from harness.evaluation.derived import findings, version_of
 from harness.evaluation.report_cell import covers
 from harness.experiment import CellSettings
 from harness.gate.cells import merged
@@ -21,7 +22,6 @@ from harness.reports.html.wording import label, setting
 from harness.results import ResultDocument, RunFolder, Statement, StoredCell, SummaryRow, read_results
 from harness.results.card import Card, CardCell, CardTraining, MeasuredVictims, Reported
 from harness.results.record import Facts
-from harness.scoring.derived import findings, version_of
 from harness.scoring.summarise import summarise
 from harness.training import TrainDocument, read_training
 from harness.training.checkpoint import DOCUMENT
@@ -191,6 +191,7 @@ def _card(path: Path, document: ResultDocument, row: SummaryRow, trainings: Sequ
     told = findings(
         [one.cell for one in stored],
         {one.cell.key or "": one.victims for one in stored},
+        {one.cell.key or "": one for one in stored},
         version_of(stored[0].settings),
         [row],
     )

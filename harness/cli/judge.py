@@ -342,7 +342,8 @@ def _planned(readings: Sequence[Reading], planned: Callable[[], list[Line]], as_
         display(lambda console: _print_plan(readings, lines, console))
     unread = sum(one.problem is not None for one in readings)
     if problem or unread:
-        raise UsageError(problem or f"{unread} of {len(readings)} captures cannot be judged; mend or leave them out")
+        why = f"{unread} of {len(readings)} captures cannot be judged; correct their files, or leave their names out"
+        raise UsageError(problem or why)
     return DONE
 
 

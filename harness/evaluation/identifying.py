@@ -52,6 +52,11 @@ class IdentityScores:
         return identified_of(self.ranking.first, self.ranking.sizes, self.ranking.lineup, self.clusters, self.groups)
 
     @property
+    def lineups(self) -> Rate:
+        """Images that are first in their lineups, of those that have one."""
+        return self.ranking.firsts(self.clusters, self.groups)
+
+    @property
     def succeeds(self) -> bool:
         """Whether it identifies."""
         return self.identified.identifies

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from harness.attacks import SUITES, reconstructing
+from harness.base.vectors import Layout
 from harness.datasets.prior import Prior
 from harness.evaluation.observe import Scene
 from harness.evaluation.played_round import round_context, server_state
@@ -139,16 +140,17 @@ def cell_result(
     scored: Scored, key: str, control: str | None, controls: Sequence[Control], verdict: Verdict
 ) -> CellResult:
     """The result of an evaluated cell or control."""
-    noise, batches = scored.scene.observation.noise, scored.scene.observation.batches
+    seen = scored.scene.observation
+    noise, batches = seen.noise, seen.batches
     return CellResult(
-        **_common(scored.settings, scored.scene.observation.prior)
+        **settled(scored.settings, seen.prior)
         | {"batch_norm": batches and ("hidden" if batches.statistics is None else "sent")},
         **scored.scores.claims(),
-        privacy=promised(scored),
+        privacy=promised(scored.settings, seen.model.of_one_round.layout, scored.scene.uncovered),
         key=key,
         role="control" if control else "cell",
         control=control,
-        observation_id=scored.scene.observation.known_to("plain").fingerprint(),
+        observation_id=seen.known_to("plain").fingerprint(),
         noise=noise and noise.law,
         verdict=verdict.verdict,
         verdict_reason=_reason(scored.settings, verdict),
@@ -172,7 +174,7 @@ def impossible_cell(
     """The record of a cell whose combination of settings is impossible."""
     victims = settings.victims * len(settings.seeds)
     return CellResult(
-        **_common(settings, prior),
+        **settled(settings, prior),
         key=key,
         role="control" if control else "cell",
         control=control,
@@ -182,7 +184,8 @@ def impossible_cell(
     )
 
 
-def _common(settings: CellSettings, prior: Prior | None) -> dict[str, Any]:
+def settled(settings: CellSettings, prior: Prior | None) -> dict[str, Any]:
+    """What the settings of a cell alone say in its result."""
     attack = settings.build_attack()
     defense, own = settings.build_defense(), {*Place.model_fields, "attack"} & {*CellSettings.model_fields}
     return {name: getattr(settings, name) for name in own} | {
@@ -302,12 +305,11 @@ def _lineups(scored: Scored, limit: Limit | None) -> Ceiling:
     if not there.any():
         return Ceiling(event="first in its lineup", reason=_NO_LOOK_ALIKES)
     kappa = float((1 / ranking.sizes[there]).mean())
-    clusters, groups = scored.settings.clusters, scored.scores.groups
+    groups = scored.scores.groups
     # The test counts victims as independent draws.
     tested = None if groups is not None else limit
     p_value = None if tested is None else lineup_p_value(ranking.first, ranking.sizes, labels, tested)
-    measured = rate_of(*(draws_of(one, clusters, groups)[0] for one in (ranking.first, there)))
-    return _ceiling("first in its lineup", measured, p_value, limit, kappa)
+    return _ceiling("first in its lineup", scored.scores.lineups, p_value, limit, kappa)
 
 
 def _strict(scene: Scene, scores: Scores, limit: Limit | None) -> Ceiling:
@@ -357,24 +359,27 @@ def covers(statement: Statement, tap: Tap) -> bool | None:
     return _RELEASED_BY.get(statement.guarantee, Hook.AGGREGATE) in tap.noised_by
 
 
-def promised(scored: Scored) -> list[Statement]:
+def promised(settings: CellSettings, layout: Layout, uncovered: str | None) -> list[Statement]:
     """The defense's statements for the whole training behind the attacked round, examples and clients sampled.
 
     That is the run whose model is attacked, or else a training as the settings describe it. An epsilon counts every
     release of that training once. Repeated looks come on top and cannot be counted as more rounds: a schedule would
     run on, and sampling would be credited to looks that all show the same record. So it does not cover them.
+
+    Args:
+        settings: of the cell.
+        layout: of the network that a round trains.
+        uncovered: see :attr:`harness.evaluation.observe.Scene.uncovered`.
     """
-    settings, model = scored.settings, scored.scene.observation.model.of_one_round
     defense, run = settings.build_defense(), settings.trained
-    uncovered = scored.scene.uncovered
     if run:
         hypothetical = None if defense == run.settings.build_defense() else OTHER_DEFENSE
-        made = what_holds(defense.statements(run.facts(model.layout)), run.copies, uncovered)
+        made = what_holds(defense.statements(run.facts(layout)), run.copies, uncovered)
     else:
         hypothetical = HYPOTHETICAL
         facts = PrivacyFacts(
-            settings.cohort(), len(model.layout.sizes), rate=settings.rate, parameters=model.layout.total,
-            own_state=settings.variates is not None, scalars=len(model.layout.scalars),
+            settings.cohort(), len(layout.sizes), rate=settings.rate, parameters=layout.total,
+            own_state=settings.variates is not None, scalars=len(layout.scalars),
         )  # fmt: skip
         made = what_holds(defense.statements(facts), uncovered=uncovered)
     if settings.noise_scale != 1:

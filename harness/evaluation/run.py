@@ -32,6 +32,7 @@ from harness.evaluation.controls import (
     with_other_key,
     without_noise,
 )
+from harness.evaluation.derived import findings, version_of
 from harness.evaluation.identifying import identify_scene
 from harness.evaluation.observe import Stage
 from harness.evaluation.report_cell import cell_result, impossible_cell, needs_labels, victim_records
@@ -45,7 +46,6 @@ from harness.results.environment import environment
 from harness.results.record import OWN_CONTROL, Facts
 from harness.results.schema import SETTLED
 from harness.scoring import LpipsScorer, negative_control_failed
-from harness.scoring.derived import findings, version_of
 from harness.scoring.summarise import settles, summarise
 from harness.scoring.verdict import fault_of
 
@@ -360,10 +360,19 @@ def evaluate(cells: list[CellSettings], run: Run) -> ResultDocument:
                 _write(asked, run, cells[0].device, complete=False)
                 written = time.monotonic()
                 took = written - began
-    if _impossible(asked):
+    require_possible(asked)
+    return _write(asked, run, cells[0].device)
+
+
+def require_possible(asked: Sequence[StoredCell]) -> None:
+    """Check that any cell could be evaluated.
+
+    Raises:
+        UsageError: all are impossible; the message is what most of them say.
+    """
+    if asked and _impossible(asked):
         reasons = Counter(stored.cell.not_applicable_reason for stored in asked)
         raise UsageError(reasons.most_common(1)[0][0] or "no cell could be evaluated")
-    return _write(asked, run, cells[0].device)
 
 
 def require_derived(made: Sequence[StoredCell]) -> None:
@@ -374,7 +383,8 @@ def require_derived(made: Sequence[StoredCell]) -> None:
     """
     victims = {stored.cell.key or "": stored.victims for stored in made}
     version = version_of(made[0].settings) if made else None
-    for found in findings([stored.cell for stored in made], victims, version):
+    files = {stored.cell.key or "": stored for stored in made}
+    for found in findings([stored.cell for stored in made], victims, files, version):
         raise UsageError(f"{found.line}; delete the file of that cell and make its shard again")
 
 

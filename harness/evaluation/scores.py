@@ -86,6 +86,11 @@ class Scores:
         return draws_of(values.reshape(self.victims, -1), self.clusters, self.groups, self.repeats)
 
     @property
+    def lineups(self) -> Rate:
+        """Images that are first in their lineups, of those that have one."""
+        return self.ranking.firsts(self.clusters, self.groups)
+
+    @property
     def confirmed(self) -> int:
         """Images that are strict successes and rank first in their lineup."""
         return int((self.success["strict"] & self.ranking.first.reshape(-1)).sum())

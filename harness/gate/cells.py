@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.base.errors import UsageError
+from harness.evaluation.derived import findings, of_run, version_of
 from harness.gate.settings import Settings, effective, named
 from harness.results import ResultDocument, RunFolder, StoredCell, VictimRecord, read_results
-from harness.scoring.derived import findings, version_of
 
 # A reconstruction that cannot be measured is no better than the worst image in [0, 1].
 _WORST_RMSE = 1.0
@@ -157,7 +157,8 @@ def _told(path: Path, document: ResultDocument, stored: Sequence[StoredCell], on
     rows = document.summary if whole else ()
     # A cell's own file is named by what it says of its version; a document is not.
     version = version_of(stored[0].settings if stored else document.environment)
-    found = findings(cells, victims, version, rows)
+    found = of_run(document.cells, document.valid and document.complete, version)
+    found += findings(cells, victims, {one.cell.key or "": one for one in stored}, version, rows)
     refused = ("differs", "outdated") if only_today else ("differs",)
     for one in found:
         if one.kind in refused:

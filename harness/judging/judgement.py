@@ -36,7 +36,7 @@ from harness.judging.without_truth import Guess, guess
 from harness.models import RowModel
 from harness.models.batch_norm import Buffers
 from harness.results import CellResult, ResultDocument, RunFolder, Statement, write_atomic
-from harness.scoring.derived import is_accurate
+from harness.scoring.harms import is_accurate
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import OfExamples, of_examples
 

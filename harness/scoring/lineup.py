@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.base.randomness import derive_seed
-from harness.results import Lineup
-from harness.scoring.images import clamped_pixels
+from harness.results import Lineup, Rate
+from harness.scoring.images import clamped_pixels, draws_of
 from harness.scoring.lineup_pool import ClassPool, Compare, by_pixels, class_pools
-from harness.scoring.success import Strict, image_strict
+from harness.scoring.success import Strict, image_strict, rate_of
 
 # The usual number of permutations cannot give a p-value below 1e-4, which is what fails a negative control.
 _USUAL, MANY, _SUSPICIOUS = 9_999, 99_999, 0.01
@@ -42,6 +42,10 @@ class Ranking:
     sizes: NDArray[np.int64]
     first: NDArray[np.bool_]
     lineup: Lineup
+
+    def firsts(self, clusters: int, groups: NDArray[np.int64] | None) -> Rate:
+        """The share of truths that are first, of those with look-alikes; arguments as of :func:`draws_of`."""
+        return rate_of(*(draws_of(one, clusters, groups)[0] for one in (self.first, self.sizes > 1)))
 
 
 def lineup_test(

@@ -13,6 +13,7 @@ from harness.base.progress import counted, within
 from harness.base.ranges import Count, Delta, Positive
 from harness.evaluation import document_of
 from harness.evaluation.report_cell import covers
+from harness.evaluation.run import require_possible
 from harness.experiment import CellSettings, usual_defense
 from harness.federation.taps import SURFACES, Tap
 from harness.parallel.processes import in_processes
@@ -381,7 +382,7 @@ def make_frontier(
         jobs: how many of them; 1 makes everything here.
 
     Raises:
-        UsageError: unknown names, impossible settings, data that are not at hand.
+        UsageError: unknown names, impossible settings, data that are not at hand; or no point can be attacked.
     """
     began = time.perf_counter()
     climb = _Climb(settings, grid, request, resume)
@@ -393,6 +394,7 @@ def make_frontier(
             in_processes(job, in_good_order(units, request.run), jobs)
         points = list(climb.points(trained))
     made = list(request.run.done.values())
+    require_possible([stored for stored in made if stored.cell.role == "cell"])
     document = document_of([stored.cell for stored in made], environment(request.device))
     request.run.folder.write_results(document, [record for stored in made for record in stored.victims])
     answers = [

@@ -34,7 +34,7 @@ from harness.reports.html.page import render
 from harness.reports.html.places import Decided, decided_places, inward, shown_cells
 from harness.reports.html.proofs import Claims, Proofs, proofs
 from harness.reports.html.run_data import RunData
-from harness.scoring.derived import CONFIDENCE
+from harness.scoring.harms import CONFIDENCE
 from harness.scoring.verdict import LEAK_P
 
 _AGAIN = ("harness site RUN --out board", "harness verify board/cards/NAME.json")

@@ -26,7 +26,7 @@ from harness.reports.html.harms import (
 from harness.reports.html.run_data import RunData, UnreadableRun, read_bytes
 from harness.results import CellResult, Control
 from harness.results.record import BLIND
-from harness.scoring.derived import first_in_lineup, reconstructed
+from harness.scoring.harms import first_in_lineup, reconstructed
 
 _UNTOLD = "not stated"
 

@@ -17,7 +17,7 @@ from harness.reports.html.places import Decided
 from harness.reports.html.run_data import RunData
 from harness.reports.html.verdict import undecided
 from harness.results import CellResult, SummaryRow, VictimRecord
-from harness.scoring.derived import CONFIDENCE, Count, by_guessing, first_in_lineup, reconstructed
+from harness.scoring.harms import CONFIDENCE, Count, by_guessing, first_in_lineup, reconstructed
 from harness.scoring.verdict import LEAK_P
 
 RECONSTRUCTED, RECOGNISED, TOLD = "reconstructed", "recognised", "membership"

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 from harness.reports import text
 from harness.reports.html.judged import Judged
-from harness.results import CellResult, SummaryRow, VictimRecord, files
+from harness.results import CellResult, StoredCell, SummaryRow, VictimRecord, files
 from harness.results.training import TrainDocument
 
 
@@ -27,6 +27,7 @@ class RunData:
         complete: whether all its cells are there.
         written: when, in seconds since 1970.
         settings: the exact settings of each cell by its key, where its own file has them.
+        files: these files, without victims.
         left_out: what could not be used, a sentence each.
         told: verdicts of other rules than today's, and those that nothing bears out, a sentence each.
     """
@@ -41,6 +42,7 @@ class RunData:
     summary: list[SummaryRow] = field(default_factory=list)
     victims: dict[str, list[VictimRecord]] = field(default_factory=dict)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    files: dict[str, StoredCell] = field(default_factory=dict)
     training: TrainDocument | None = None
     judged: Judged | None = None
     written: float | None = None

@@ -11,13 +11,13 @@ from pydantic import ValidationError
 
 from harness.base.errors import UsageError
 from harness.base.version import SCHEMA_VERSION
+from harness.evaluation.derived import findings, of_run, of_today, version_of
 from harness.reports import text
 from harness.reports.html.judged import Judged
 from harness.reports.html.run_data import RunData, UnreadableRun, inside, read_json, read_lines
 from harness.results import CellResult, StoredCell, SummaryRow, VictimRecord
 from harness.results.files import Damaged, checked
 from harness.results.training import TrainDocument
-from harness.scoring.derived import findings, of_today, version_of
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import fault_of
 
@@ -68,7 +68,7 @@ def _read(folder: Path, name: str) -> RunData:
     if run.cells:
         if not run.victims:
             _read_victims(run)
-        _read_settings(run)
+        _read_files(run)
         _hold_verdicts(run)
     return run
 
@@ -211,7 +211,8 @@ def _hold_verdicts(run: RunData) -> None:
     """
     # A cell's own file is named by what it says of its version; a document is not.
     version = version_of(next(iter(run.settings.values()), {})) or version_of(run.environment)
-    found = findings(run.cells, run.victims, version, run.summary)
+    found = of_run(run.cells, run.valid and run.complete, version)
+    found += findings(run.cells, run.victims, run.files, version, run.summary)
     told = {kind: [one.line for one in found if one.kind == kind] for kind in ("differs", "outdated", "unchecked")}
     if told["differs"]:
         raise UsageError(f"{str(run.folder)!r}: {told['differs'][0]}; run harness evaluate again")
@@ -229,14 +230,16 @@ def _attacked(cell: CellResult) -> bool:
     return any(count for outcome, count in cell.outcomes if outcome != "not_applicable")
 
 
-def _read_settings(run: RunData) -> None:
+def _read_files(run: RunData) -> None:
     for key in {cell.key for cell in run.cells if cell.key and cell.key.isalnum()}:
         try:
-            settings = read_json(run.folder, "cells", f"{key}.json", only=["settings"]).get("settings")
+            found = read_json(run.folder, "cells", f"{key}.json", only=["schema_version", "settings", "cell"])
         except UnreadableRun:
             continue
-        if isinstance(settings, dict):
+        if isinstance(settings := found.get("settings"), dict):
             run.settings[key] = settings
+        with suppress(ValidationError):
+            run.files[key] = StoredCell.model_validate(found | {"victims": []})
 
 
 # Making a page keeps a million small things until it is done; looking through them for garbage takes as long again.

@@ -279,8 +279,9 @@ def test_what_is_proven_of_several_rounds_is_of_the_network_itself(tmp_path: obj
     stage, proven = Stage(tmp_path, 128), {}  # type: ignore[arg-type]
     for rounds in (1, 4):
         settings = cell_settings(**CELL | {"defense_args": {"sigma": 3.0}, "rounds_seen": rounds})
-        scored = SimpleNamespace(settings=settings, scene=stage.set(settings))
-        proven[rounds] = limit_of(settings, scored.scene), [one.epsilon for one in promised(scored)]  # type: ignore[arg-type]
+        scene = stage.set(settings)
+        made = promised(settings, scene.observation.model.of_one_round.layout, scene.uncovered)
+        proven[rounds] = limit_of(settings, scene), [one.epsilon for one in made]
     (single, once), (several, again) = proven[1], proven[4]
     assert isinstance(single, GaussianLimit) and single.mu == pytest.approx(math.sqrt(2) / 3)
     assert isinstance(several, GaussianLimit) and several.mu == pytest.approx(2 * single.mu)
@@ -300,8 +301,9 @@ def test_an_epsilon_of_sampled_examples_covers_no_rounds_that_all_show_one(
     changes: dict[str, Any], covered: bool, tmp_path: Path
 ) -> None:
     settings = cell_settings(**CELL | {"defense_args": {"sigma": 3.0}} | changes)
-    scored = SimpleNamespace(settings=settings, scene=Stage(tmp_path, 128).set(settings))
-    made = [one for one in promised(scored) if one.guarantee == "sample-DP local view"]  # type: ignore[arg-type]
+    scene = Stage(tmp_path, 128).set(settings)
+    found = promised(settings, scene.observation.model.of_one_round.layout, scene.uncovered)
+    made = [one for one in found if one.guarantee == "sample-DP local view"]
     assert [one.covers for one in made] == [covered]
     # Who prints no statement that covers a place does not print its epsilon beside it.
     assert ("costs 4 compositions" in made[0].notes) == (not covered)

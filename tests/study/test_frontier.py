@@ -245,6 +245,14 @@ def test_bits_are_climbed_as_noise_is(harness: Harness) -> None:
     assert all(one["epsilon"] is None and one["ceiling"] is None for one in points)
 
 
+def test_where_no_point_can_be_attacked_the_reason_is_the_answer(harness: Harness) -> None:
+    line = ["frontier", "--dataset", "digits", "--defense", "fed_cdp", "--sigma", "1", "--attack", "analytic",
+            "--model", "lenet", "--rounds", "1", "--victims", "3"]  # fmt: skip
+    finished = harness(*line, "--out", "f")
+    assert (finished.code, finished.out) == (2, "")
+    assert finished.err.splitlines()[-1].endswith("use --model mlp2 or another attack")
+
+
 @pytest.mark.parametrize(("options", "said"), [
     (["--bits", "2.5"], "--bits takes whole numbers"), (["--bits", "1"], "from 2 on"),
     (["--bits", "4", "--defense", "fed_cdp"], "levels of fed_cdp are noise; drop --bits"),

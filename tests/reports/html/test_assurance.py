@@ -13,10 +13,11 @@ from scipy.stats import norm
 from harness.base.presence import told_apart
 from harness.base.version import __version__
 from harness.cli import run
+from harness.evaluation.derived import by_victims
 from harness.reports.html.facts import threat_model
-from harness.results import CellResult, Control, Outcomes, ResultDocument, RunFolder, Statement, VictimRecord
+from harness.results import CellResult, Control, Lineup, Outcomes, ResultDocument, RunFolder, Statement, VictimRecord
 from harness.results.record import PublicData
-from harness.scoring.derived import first_in_lineup, reconstructed
+from harness.scoring.harms import first_in_lineup, reconstructed
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import fault_of
 
@@ -81,21 +82,28 @@ def judged(a_cell: MakeCell, surface: int, verdict: str) -> CellResult:
     return a_cell("fed_cdp", surface, verdict=verdict, cohort=cohort, defense_args={"{brace}": 1.0}, controls=[works])
 
 
+def victims_of(cell: CellResult) -> list[VictimRecord]:
+    found = [victim(number, cell.verdict == "leaks" and number < 57, cell=cell) for number in range(cell.victims)]
+    return [VictimRecord.model_validate(one.model_dump()) for one in found]
+
+
+def borne_out(cell: CellResult) -> CellResult:
+    """The cell with the numbers of its victims."""
+    return cell if cell.not_applicable_reason else by_victims(cell, victims_of(cell))
+
+
 @pytest.fixture
 def a_run() -> WriteRun:
     """A run whose verdicts are those of its victims, one image each."""
 
     def write(folder: Path, cells: list[CellResult]) -> Path:
+        cells = [borne_out(cell) for cell in cells]
         fault = fault_of(cells)
         document = ResultDocument(
             environment=ENVIRONMENT, cells=cells, summary=summarise(cells),
             valid=fault is None, valid_reason=fault,
         )  # fmt: skip
-        victims = [
-            victim(number, cell.verdict == "leaks" and number < 57, cell=cell)
-            for cell in cells for number in range(cell.victims)
-        ]  # fmt: skip
-        RunFolder(folder).write_results(document, victims)
+        RunFolder(folder).write_results(document, [one for cell in cells for one in victims_of(cell)])
         return folder
 
     return write
@@ -111,6 +119,12 @@ def test_every_statement_comes_from_a_field_that_exists(
         "not_applicable_reason": "too large",
         "verdict": "inconclusive",
         "asr": {},
+        "metrics": {},
+        "confirmed": 0,
+        "lineup": Lineup(),
+        "bound": None,
+        "privacy": [],
+        "verdict_reason": "not applicable",
         "victims": 0,
     }
     cells.append(cells[0].model_copy(update=refused | {"outcomes": Outcomes(), "controls": []}))

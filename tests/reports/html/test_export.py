@@ -27,6 +27,7 @@ from sarif import loader as sarif_loader
 
 from harness.base.version import __version__
 from harness.cli import run
+from harness.evaluation.derived import by_victims
 from harness.results import CellResult, Control, Identified, ResultDocument, RunFolder, Statement, VictimRecord
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import fault_of
@@ -46,6 +47,7 @@ STATEMENTS = [
 
 def write_run(folder: Path, cells: list[CellResult], **changes: Any) -> Path:
     """A run whose verdicts are those of its victims."""
+    cells = [by_victims(cell, victims(cell)) for cell in cells]
     fault = fault_of(cells)
     facts: dict[str, Any] = {
         "environment": ENVIRONMENT, "cells": cells, "summary": summarise(cells), "valid": fault is None,
@@ -57,12 +59,13 @@ def write_run(folder: Path, cells: list[CellResult], **changes: Any) -> Path:
 
 def victims(cell: CellResult) -> list[VictimRecord]:
     """Those of a cell, one record each, 57 of which came back where it leaks."""
-    hits = 57 if cell.verdict == "leaks" else 0
+    hits = 30 if cell.identified else 57 if cell.verdict == "leaks" else 0
     names = {name: getattr(cell, name) for name in ("dataset", "defense", "attack", "tap")}
+    unmeasured = dict.fromkeys(("rmse_raw", "psnr", "ssim", "lpips"))
     return [
         VictimRecord(
             cell=cell.key or "", seed=0, victim=number, **names, outcome="success" if number < hits else "failure",
-            rmse=0.01 if number < hits else 0.6, lineup_rank=1 if number < hits else 5, lineup_size=10,
+            rmse=0.01 if number < hits else 0.6, lineup_rank=1 if number < hits else 5, lineup_size=10, **unmeasured,
         )
         for number in range(cell.victims)
     ]  # fmt: skip
@@ -75,12 +78,13 @@ def cells(a_cell: MakeCell) -> list[CellResult]:
     fails = Control(name="positive", held=False, detail="the attack does not leak even undefended")
     usual = {"cohort": COHORT, "privacy": STATEMENTS}
     told = Identified(rate=0.5, n=60, ci95=(0.37, 0.63), chance=0.1, p_value=0.0001, identifies=True)
-    return [
+    made = [
         a_cell("fed_cdp", 2, controls=[works], **usual),
         a_cell("fed_cdp", 1, verdict="resilient", controls=[works], **usual),
         a_cell("fed_cdp", 0, verdict="inconclusive", controls=[fails], **usual),
         a_cell("fed_cdp", 2, attack="identify", verdict="inconclusive", asr={}, identified=told, controls=[], **usual),
     ]
+    return [by_victims(cell, victims(cell)) for cell in made]
 
 
 @pytest.fixture
@@ -191,7 +195,8 @@ def test_junit_has_a_case_per_attack_and_only_what_withstood_passes(
 
 
 def test_junit_has_no_markup_of_names(export: Callable, tmp_path: Path, a_cell: MakeCell) -> None:
-    cell = a_cell("none", verdict_reason="<b>&\x00\ud800".encode("utf-8", "replace").decode(), cohort=COHORT)
+    doubt = "<b>&\x00\ud800".encode("utf-8", "replace").decode()
+    cell = a_cell("none", verdict="inconclusive", warnings=[doubt], cohort=COHORT)
     made = export("cases.xml", write_run(tmp_path / "hostile", [cell]))
     XSD.validate(io.BytesIO(made))
     assert b"&lt;b&gt;&amp;?" in made

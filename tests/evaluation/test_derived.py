@@ -12,13 +12,16 @@ import pytest
 
 from harness.attacks.suites import LATEST
 from harness.base.version import __version__
-from harness.results import CellResult, Control, Lineup, Outcomes, Rate, VictimRecord
-from harness.scoring import derived
-from harness.scoring.derived import Finding, findings
+from harness.evaluation import derived
+from harness.evaluation.derived import Finding, findings, of_run
+from harness.results import CellResult, Control, Lineup, Outcomes, ResultDocument, RunFolder, VictimRecord
+from harness.scoring import rate_of
 from harness.scoring.summarise import summarise
 
+LINEUP = Lineup(rate=1.0, mean_rank=0.0, p_value=2e-4, confirmed_p_value=1e-4)
 PLACE = {"dataset": "d", "defense": "fed_cdp", "attack": "cpl", "tap": "T2.step"}
-RATE = Rate(rate=1.0, successes=64, n=64, ci95=(0.94, 1.0))
+RATE = rate_of([True] * 64)
+LEAKING = "64 reconstructions are accurate and nearest to their own truth (p = 0.0001)"
 WORKS = Control(name="positive", held=True)
 
 
@@ -26,8 +29,8 @@ def a_leak() -> CellResult:
     """Of 64 victims all came back, each the nearest of its lineup."""
     return CellResult(
         **PLACE, model="m", seeds=[0], victims=64, key="0" * 20, confirmed=64, outcomes=Outcomes(success=64),
-        asr={"strict": RATE}, verdict="leaks", controls=[WORKS],
-        lineup=Lineup(rate=1.0, mean_rank=0.0, p_value=2e-4, confirmed_p_value=1e-4),
+        asr={"strict": RATE}, verdict="leaks", verdict_reason=LEAKING, controls=[WORKS],
+        lineup=LINEUP,
     )  # fmt: skip
 
 
@@ -37,18 +40,18 @@ def its_victims() -> list[VictimRecord]:
 
 
 def found(cell: CellResult, victims: list[VictimRecord], version: str = __version__) -> list[Finding]:
-    return findings([cell], {cell.key or "": victims}, version)
+    return findings([cell], {cell.key or "": victims}, {}, version)
 
 
 EDITS: dict[str, tuple[dict[str, object], str]] = {
     "the verdict": ({"verdict": "resilient"}, "it says resilient, its victims say leaks"),
-    "what is confirmed": ({"confirmed": 0}, "0 images are accurate and first, its victims say 64"),
-    "how they ended": ({"outcomes": Outcomes(failure=64)}, "0 victims ended as success, its victims say 64"),
-    "the mean rank": ({"lineup": Lineup(mean_rank=0.5, p_value=2e-4, confirmed_p_value=1e-4)}, "a mean rank of 0.5"),
-    "the success rate": ({"asr": {"strict": RATE.model_copy(update={"rate": 0.1})}}, "a success rate of 0.1, its"),
-    "the interval": ({"asr": {"strict": RATE.model_copy(update={"ci95": (0.99, 1.0)})}}, "is narrower than 64 succ"),
-    "the p-value": ({"lineup": Lineup(mean_rank=0.0, p_value=0.5, confirmed_p_value=1e-4)}, "p = 0.5"),
-}
+    "its reason": ({"verdict_reason": "a fluke"}, f"verdict_reason is 'a fluke', its victims say {LEAKING!r}"),
+    "what is confirmed": ({"confirmed": 0}, "confirmed is 0, by its victims it is 64"),
+    "how they ended": ({"outcomes": Outcomes(failure=64)}, "outcomes.success is 0, by its victims it is 64"),
+    "the mean rank": ({"lineup": LINEUP.model_copy(update={"mean_rank": 0.5})}, "lineup.mean_rank is 0.5, by its"),
+    "the success rate": ({"asr": {"strict": RATE.model_copy(update={"rate": 0.1})}}, "asr.strict.rate is 0.1, by its"),
+    "the p-value": ({"lineup": LINEUP.model_copy(update={"p_value": 0.5})}, "p_value is 0.5, which the ranks of its"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("changes", "said"), EDITS.values(), ids=EDITS.keys())
@@ -62,6 +65,7 @@ def skipped(by: str = "cpl", **changes: object) -> CellResult:
     return CellResult(
         **PLACE | {"attack": "map", **changes}, model="m", seeds=[0], victims=64, key="1" * 20, suite=LATEST["auto"],
         outcomes=Outcomes(not_applicable=64), not_applicable_reason=f"skipped: settled by {by}",
+        verdict_reason="not applicable",
     )  # fmt: skip
 
 
@@ -81,7 +85,7 @@ UNSETTLED: dict[str, tuple[CellResult, dict[str, object], str]] = {
 def test_a_skipped_row_needs_the_leak_that_settled_its_place(case: str) -> None:
     row, changes, said = UNSETTLED[case]
     leak = a_leak().model_copy(update={"suite": LATEST["auto"]} | changes)
-    lines = [one.line for one in findings([leak, row], {leak.key or "": its_victims()}, __version__)]
+    lines = [one.line for one in findings([leak, row], {leak.key or "": its_victims()}, {}, __version__)]
     assert sum(said in line for line in lines) == 1 if said else not lines
 
 
@@ -110,9 +114,149 @@ def test_the_images_of_a_victim_are_the_examples_of_an_older_cell() -> None:
     ]
     rows = summarise([cell])
     assert rows[0].verdict == "resilient"
-    (one,) = findings([cell], {cell.key or "": victims}, "0.1.7", rows)
+    (one,) = findings([cell], {cell.key or "": victims}, {}, "0.1.7", rows)
     assert one.kind == "outdated" and "made under 0.1.7's rules: resilient; under today's: inconclusive" in one.line
-    assert findings([cell.model_copy(update={"examples": 1})], {cell.key or "": victims}, "0.1.7", rows) == []
+    assert findings([cell.model_copy(update={"examples": 1})], {cell.key or "": victims}, {}, "0.1.7", rows) == []
+
+
+# Fields of a run under Fed-CDP, of an attack that reconstructs (0) and one that tells (1), and what an edit says.
+FIELDS: dict[str, tuple[object, str]] = {
+    "cells.0.metrics.rmse.mean": (0.9, "metrics.rmse.mean is 0.9, by its victims"),
+    "cells.0.metrics.rmse.median": (0.9, "metrics.rmse.median is 0.9, by its victims"),
+    "cells.0.metrics.rmse_raw.median": (0.9, "metrics.rmse_raw.median is 0.9, by its victims"),
+    "cells.0.metrics.mse.std": (0.9, "metrics.mse.std is 0.9, by its victims"),
+    "cells.0.metrics.l2dist.median": (0.9, "metrics.l2dist.median is 0.9, by its victims"),
+    "cells.0.metrics.psnr.ci95": ([1.0, 90.0], "metrics.psnr.ci95[0] is 1, by its victims"),
+    "cells.0.metrics.gradient_evaluations.mean": (9e4, "metrics.gradient_evaluations.mean is 90000, by its victims"),
+    "cells.0.metrics.steps_taken.median": (9e4, "metrics.steps_taken.median is 90000, by its victims"),
+    "cells.0.metrics.tau.mean": (9e4, "metrics.tau.mean is 90000, by its victims"),
+    "cells.0.asr.strict.rate": (0.77, "asr.strict.rate is 0.77, by its victims"),
+    "cells.0.asr.strict.successes": (7, "asr.strict.successes is 7, by its victims"),
+    "cells.0.asr.strict.ci95": ([0.0, 0.01], "asr.strict.ci95[1] is 0.01, by its victims"),
+    "cells.0.asr.table3.successes": (7, "asr.table3.successes is 7, by its victims"),
+    "cells.0.confirmed": (17, "confirmed is 17, by its victims"),
+    "cells.0.outcomes.diverged": (17, "outcomes.diverged is 17, by its victims"),
+    "cells.0.lineup.rate": (0.77, "lineup.rate is 0.77, by its victims"),
+    "cells.0.lineup.p_value": (0.7777, "lineup.p_value is 0.7777, in its own file"),
+    "cells.0.label.accuracy": (0.77, "label.accuracy is 0.77, by its victims"),
+    "cells.0.label.p_value": (0.7777, "label.p_value is 0.7777, in its own file"),
+    "cells.0.controls.0.detail": ("it works", "controls[0].detail is it works, by the cells of its controls"),
+    "cells.0.controls.0.held": (False, "controls[0].held is False, by the cells of its controls"),
+    "cells.0.controls.1.held": (False, "controls[1].held is False, in its own file"),
+    "cells.0.bound.events.0.measured.successes": (7, "bound.events[0].measured.successes is 7, by its victims"),
+    "cells.0.bound.mu": (0.01, "bound.mu is 0.01, in its own file"),
+    "cells.0.privacy.0.epsilon": (0.1, "privacy[0].epsilon is 0.1, by its settings"),
+    "cells.0.privacy.0.claimed_epsilon": (0.1, "privacy[0].claimed_epsilon is 0.1, by its settings"),
+    "cells.0.privacy.0.delta": (1e-9, "privacy[0].delta is 1e-09, by its settings"),
+    "cells.0.privacy.0.guarantee": ("client-LDP", "privacy[0].guarantee is client-LDP, by its settings"),
+    "cells.0.privacy.0.covers": (True, "privacy[0].covers is True, by its settings"),
+    "cells.0.defense_args.sigma": (60.0, "defense_args.sigma is 60, by its settings"),
+    "cells.0.units": ("noise of 60", "units is noise of 60, by its settings"),
+    "cells.0.tier": ("informed", "tier is informed, by its settings"),
+    "cells.0.noise": ("laplace", "noise is laplace, in its own file"),
+    "cells.0.verdict_reason": ("it withstood", "verdict_reason is 'it withstood', its victims say"),
+    "cells.1.identified.rate": (0.77, "identified.rate is 0.77, by its victims"),
+    "cells.1.identified.beyond_chance": (0.01, "identified.beyond_chance is 0.01, by its victims"),
+    "cells.1.identified.chance": (0.9, "identified.chance is 0.9, by its victims"),
+    "cells.1.identified.p_value": (0.7777, "identified.p_value is 0.7777, in its own file"),
+    "summary.0.verdict_reason": ("it withstood", "verdict_reason is it withstood, by its attacks"),
+    "summary.0.headline": ("withstood 9 attacks", "headline is withstood 9 attacks, by its attacks"),
+}  # fmt: skip
+DEFENDED = "--defense fed_cdp --dataset digits --model logistic --attack analytic,identify --surface 2 --victims 8"
+
+
+def evaluated(folder: Path, *lines: str) -> Path:
+    """A run of these commands, without data but those that are bundled."""
+    from harness.cli import run
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARNESS_DATA", str(folder / "none"))
+        patch.chdir(folder)
+        for line in lines:
+            assert run(line.split()) == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def defended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return evaluated(tmp_path_factory.mktemp("defended"), f"evaluate {DEFENDED} --no-pictures --out run")
+
+
+def told_of(run: Path, document: Any) -> list[str]:
+    """The lines about a run whose results.json is this document."""
+    read = ResultDocument.model_validate(document)
+    stored = {cell.key or "": RunFolder(run).find_cell(cell.key or "") for cell in read.cells}
+    files = {key: one for key, one in stored.items() if one is not None}
+    victims = {key: one.victims for key, one in files.items()}
+    found = findings(read.cells, victims, files, __version__, read.summary)
+    return [one.line for one in (*found, *of_run(read.cells, read.valid, __version__))]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_field_that_somebody_edited_is_named(defended: Path, field: str) -> None:
+    value, said = FIELDS[field]
+    document = json.loads((defended / "results.json").read_text())
+    part, *path = document, *(int(name) if name.isdigit() else name for name in field.split("."))
+    for name in path[:-1]:
+        part = part[name]
+    assert part[path[-1]] != value
+    part[path[-1]] = value
+    first = told_of(defended, document)[0]
+    assert said in first and "fed_cdp" in first and "was changed" in first and len(first) < 400
+
+
+def test_a_run_that_is_not_valid_does_not_say_so_in_vain(defended: Path) -> None:
+    document = json.loads((defended / "results.json").read_text())
+    swap = next(check for check in document["cells"][0]["controls"] if check["name"] == "swap")
+    swap["held"] = False
+    assert any("valid is True, but negative control swap failed" in line for line in told_of(defended, document))
+
+
+FEW = "--victims 4 --no-pictures --prior none --out run"
+SLOW = "--attack cpl --attack-arg max_iterations=2"
+HONEST: dict[str, tuple[str, ...]] = {
+    "batches": (f"evaluate --defense none --dataset digits --model mlp {SLOW} --batch-size 3 {FEW}",),
+    "texts": (f"evaluate --defense none --dataset notes --attack token_rows --surface 1 {FEW}",),
+    "tables": (f"evaluate --defense none --dataset cancer --attack analytic,identify --surface 2 {FEW}",),
+    "rows of a table in batches": (
+        f"evaluate --defense none --dataset cancer --attack rows --batch-size 2 --surface 2 {FEW}",
+    ),
+    "secure sums": (
+        f"evaluate --defense secagg_ddp --dataset digits --model logistic {SLOW} --surface 0 --clients 4 "
+        f"--clients-per-round 2 {FEW}",
+    ),
+    "several rounds": (
+        f"evaluate --defense fed_sdp --dataset digits --model logistic --attack analytic --surface 1 --rounds-seen 3 "
+        f"{FEW}",
+    ),
+    "rounds of a client": (
+        f"evaluate --defense none --dataset digits --model mlp {SLOW} --surface 1 --rounds-seen 2 --same-data client "
+        f"--client-examples 6 --batch-size 2 {FEW}",
+    ),
+    "passes over the same examples": (
+        f"evaluate --defense fed_cdp --dataset digits --model mlp {SLOW} --surface 1 --epochs 2 --client-examples 5 "
+        f"--batch-size 2 --update-model avg {FEW}",
+    ),
+    "victims who share networks": (
+        f"evaluate --defense fed_cdp --dataset digits --model mlp {SLOW} --surface 2 --seed 0,1 --shared-weights {FEW}",
+    ),
+    "a training": (
+        "train --defense fed_cdp --dataset digits --model logistic --rounds 2 --clients 4 --clients-per-round 2 "
+        "--local-steps 2 --batch-size 4 --seed 0 --keep-rounds 0 --out trained",
+        f"evaluate --training trained --defense fed_cdp --attack analytic --surface 2 {FEW}",
+    ),
+    "skipped and impossible rows": (
+        "evaluate --defense none --dataset digits --model logistic --attack auto --surface 2 --victims 24 "
+        "--no-pictures --out run",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HONEST)
+def test_a_run_that_nobody_touched_is_told_nothing(tmp_path: Path, case: str) -> None:
+    run = evaluated(tmp_path, *HONEST[case])
+    document = json.loads((run / "results.json").read_text())
+    assert document["cells"] and told_of(run, document) == []
 
 
 ATTACKED = (
@@ -187,6 +331,17 @@ def praise_the_row(here: Path) -> None:
     edited(here / "run" / "results.json", praise)
 
 
+def halve_an_error(here: Path) -> None:
+    def halve(document: Any) -> Any:
+        for cell in document.get("cells", [document.get("cell")]):
+            if summary := cell["metrics"].get("psnr"):
+                summary["median"] = (summary["median"] or 0.0) / 2 + 1
+        return document
+
+    for path in (here / "run" / "results.json", *(here / "run" / "cells").iterdir()):
+        edited(path, halve)
+
+
 def invent_a_row(here: Path) -> None:
     def invent(document: Any) -> Any:
         document["summary"].append(document["summary"][0] | {"defense": "fed_cdp", "verdict": "resilient"})
@@ -223,6 +378,10 @@ TOUCHED: dict[str, tuple[Callable[[Path], None], str, str, dict[str, tuple[int, 
     "the row": (edit_the_row, __version__, "tiny-1", dict.fromkeys(("compare", "check", "report", "site"), CHANGED)),
     "its headline": (
         praise_the_row, __version__, "tiny-1", dict.fromkeys(("compare", "check", "report", "site"), CHANGED),
+    ),
+    "an error": (
+        halve_an_error, __version__, "tiny-1",
+        dict.fromkeys(("merge", "compare", "check", "report", "site"), (2, "metrics.psnr.median is ")),
     ),
     "a row of no cell": (invent_a_row, __version__, "tiny-1", {
         "compare": (0, NOT_CHECKED), "check": (1, NOT_CHECKED), "report": (0, NOT_CHECKED),
