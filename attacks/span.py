@@ -34,7 +34,7 @@ from harness.attacks.token_layers import (
     text_of,
     token_layer,
 )
-from harness.attacks.token_rows import used_rows
+from harness.attacks.token_rows import moved, used_rows
 from harness.base.words import PAD, images_of
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
@@ -79,7 +79,8 @@ class Span(ClosedForm):
     def measures(self, observation: Observation, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Of adapters, how many tokens their rank lets anyone tell; of others, the width of the layer that reads tokens
         and the rank of its gradient, and of several texts the rank of that which tells their beginnings."""
-        layers, parts = layers_of(observation.model), observation.model.layout.split(observation.target)
+        layers, split = layers_of(observation.model), observation.model.layout.split
+        parts = split(observation.target.where(moved(observation), 0.0))
 
         def rank(layer: TokenLayer) -> Tensor:
             matrices = list(parts[layer.weight])

@@ -140,17 +140,21 @@ def read_tables(model: RowModel) -> Tables | None:
     return None
 
 
-def used_rows(seen: Observation) -> tuple[Tensor | None, Tensor | None]:
-    """Which words (V,) and places (T,) of one row moved further than rounding moves them; None of what does not say.
+def moved(seen: Observation) -> Tensor:
+    """Which numbers (R, P) of an update that was read as a gradient moved further than rounding moves them."""
+    if seen.certainty is None or seen.reading is None:
+        return seen.target != 0
+    return seen.target.abs() > _MOVED * seen.reading.error(0.0 * seen.target, seen.weights)
 
-    An update is a gradient that was read, as after a step of Adam.
-    """
-    tables, reading = read_tables(seen.model), seen.reading
-    if tables is None or reading is None:
+
+def used_rows(seen: Observation) -> tuple[Tensor | None, Tensor | None]:
+    """Which words (V,) and places (T,) of one row moved; None of what does not say which were used."""
+    tables = read_tables(seen.model)
+    if tables is None:
         return None, None
-    moved = seen.model.layout.split(seen.target.abs() > _MOVED * reading.error(0.0 * seen.target, seen.weights))
-    words = tables.words.of(moved)[0].any(1) if tables.words_alone and tables.words.name in moved else None
-    return words, None if tables.places is None else tables.places.of(moved)[0].any(1)
+    parts = seen.model.layout.split(moved(seen))
+    words = tables.words.of(parts)[0].any(1) if tables.words_alone and tables.words.name in parts else None
+    return words, None if tables.places is None else tables.places.of(parts)[0].any(1)
 
 
 def _looked_up(model: RowModel, layer: nn.Module, tokens: Tensor) -> Tensor | None:

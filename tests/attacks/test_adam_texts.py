@@ -68,6 +68,13 @@ def test_rows_that_did_not_move_were_not_used(tmp_path: Path) -> None:
     assert int(places.sum()) == int((text != PAD).sum())
 
 
+def test_weight_decay_moves_no_adapter(tmp_path: Path) -> None:
+    """In the first step B is zero and A has no gradient, so fewer tokens than the rank are told, whatever decays."""
+    made = scene("adamw:lr=0.001,weight_decay=0.1", tmp_path, "text_transformer+adapters(16)")
+    empty = torch.empty(0)
+    assert Span().measures(made.observation, empty, empty)["most_tokens"].tolist() == [15] * 3
+
+
 def test_noise_ends_it(tmp_path: Path) -> None:
     made = scene("adam:lr=0.001", tmp_path)
     noise = torch.randn(made.observation.target.shape, generator=torch.Generator().manual_seed(0))
