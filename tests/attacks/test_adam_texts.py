@@ -35,9 +35,9 @@ def exact(made: Scene, target: Tensor | None = None) -> int:
     [
         ("adam:lr=0.001", "text_transformer"),
         ("adamw:lr=0.00005,weight_decay=0.01", "text_transformer"),
-        ("rmsprop:lr=0.001", "text_transformer"),
+        pytest.param("rmsprop:lr=0.001", "text_transformer", marks=pytest.mark.slow),
         ("adam:lr=0.001", "text_transformer+adapters(64)"),  # no table is trained that says what was used
-        ("adam:lr=0.0001", "text_writer"),
+        pytest.param("adam:lr=0.0001", "text_writer", marks=pytest.mark.slow),
     ],
 )
 def test_the_first_step_gives_texts_back(optimizer: str, model: str, tmp_path: Path) -> None:
