@@ -68,6 +68,8 @@ _ROUNDING, _ACCOUNTED = 1e-6, 1e-3
 _FAR = 1e-12
 # A repeated run takes another time; of verdicts there is more to say than that they differ from a file.
 _ELSEWHERE = ("seconds", "verdict", "verdict_reason")
+# Sentences may be said in other words from one commit to the next.
+_PROSE = ("notes",)
 # Places where nothing that reconstructs was tried were said to give nothing back.
 _KIND = re.compile(f"(no ({'|'.join(kind.one for kind in EVERY)}) came back|{NONE_TRIED})$")
 # So much of a text is shown.
@@ -254,7 +256,7 @@ def _contradictions(
         if scores.groups is None:  # those of victims who hold the same image are not independent
             yield from _of_ranks(cell, scores.ranking)
         yield from _differences(cell, {"controls": _of_controls(cell, scores, known)}, "by the cells of its controls")
-    yield from _differences(cell, _of_settings(cell, settings), "by its settings", within=_ACCOUNTED)
+    yield from _differences(cell, _of_settings(cell, settings), "by its settings", _PROSE, _ACCOUNTED)
     if file is not None:
         if cell_key(file.settings) != cell.key:
             yield "the settings in its own file are not those that its key is a digest of"
