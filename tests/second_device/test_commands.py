@@ -49,8 +49,8 @@ EVALUATED = {
     f"--attack-arg max_iterations=10 {_QUICK.replace('--surface 2', '--surface 1')}",
     "rounds": f"--defense fed_cdp --rounds-seen 1,3 --attack identify --prior auto {_QUICK}",
     "texts": "--defense none --attack token_rows,span --dataset notes --victims 2 --no-pictures --jobs 1 --surface 2",
-    "texts by beginnings": "--defense none --attack span --dataset notes --model text_writer --batch-size 2 --victims 2 "
-    "--no-pictures --jobs 1 --surface 2",
+    "texts by beginnings": "--defense none --attack span --dataset notes --model text_writer --batch-size 2 "
+    "--victims 2 --no-pictures --jobs 1 --surface 2",
     "texts after Adam": "--defense none --attack span --dataset notes --optimizer adam --learning-rate 0.001 "
     "--update-model avg --victims 2 --no-pictures --jobs 1 --surface 1",
     "vit": "--defense none,fed_cdp --attack patches --model vit --dataset cifar10-sample --victims 2 --no-pictures "
