@@ -22,6 +22,7 @@ from harness.attacks.token_layers import (
     TokenLayer,
     Vectors,
     directions,
+    is_noisier,
     layers_of,
     most_tokens,
     nearest,
@@ -64,12 +65,15 @@ class Span(ClosedForm):
 
         def of_row(row: int) -> Tensor:
             parts, vectors = model.layout.split(observation.target[row : row + 1]), cache(partial(candidates, row=row))
-            if observation.certainty is not None:
-                return images_of(likeliest(observation.take(torch.tensor([row])), low or (layer,), vectors)).flatten()
-            if low:
+            text = torch.full((model.image_shape[-1],), PAD)
+            if observation.certainty is None and low:
                 found = readings(low, {one.weight: parts[one.weight][0] for one in low})
-                return images_of(text_of(found, vectors, model.image_shape[-1])).flatten()
-            return images_of(told(parts[layer.weight][0], vectors(layer.source))).flatten()
+                text = text_of(found, vectors, len(text))
+            elif observation.certainty is None:
+                text = told(parts[layer.weight][0], vectors(layer.source))
+            if not bool(text.any()):
+                text = likeliest(observation.take(torch.tensor([row])), low or (layer,), vectors)
+            return images_of(text).flatten()
 
         alone = candidates.alike and observation.target.device.type == "cpu"
         if alone and not low:
@@ -108,21 +112,27 @@ def _several(observation: Observation) -> Callable[[int], Tensor]:
 
 
 def likeliest(seen: Observation, layers: tuple[TokenLayer, ...], vectors: Vectors) -> Tensor:
-    """The text (T,) of one row whose numbers are known unequally well, as after the first step of Adam.
+    """The text (T,) of one row that rounding blurs: of weights that moved little, or of the first step of Adam, which
+    tells small numbers nearly exactly and large ones badly.
 
-    A row of a matrix's gradient is as small as the derivative behind it, and Adam tells small numbers nearly exactly.
-    So each is weighed by its error. Where the tables are trained, what their rows did not move was not used.
+    Each row of a matrix's gradient is weighed by its error. Where the tables are trained, what their rows did not move
+    was not used. Under more noise than rounding, nothing is told.
     """
+    none = torch.full((seen.model.image_shape[-1],), PAD)
     if not bool(seen.target.isfinite().all()):
-        return torch.full((seen.model.image_shape[-1],), PAD)
-    scores = sum(
-        (directions(rows, vectors(source), 1.0) for source, rows in rows_by_error(seen, layers)), torch.zeros(())
-    )
-    scores[: PAD + 1] = -torch.inf
+        return none
+    scores = torch.zeros(())
+    for source, rows in rows_by_error(seen, layers):
+        if is_noisier(rows):
+            return none
+        scores = scores + directions(rows, vectors(source), 1.0)
     words, places = used_rows(seen)
+    scores[: PAD + 1] = -torch.inf
     if words is not None:
         scores[~words] = -torch.inf
     best, text = scores.max(0)
+    if not bool((best > 0).any()):
+        return none
     text[end_of(best) if places is None else int(places.sum()) :] = PAD
     return text.cpu()
 

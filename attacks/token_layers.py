@@ -12,6 +12,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from harness.base.errors import UsageError
+from harness.base.local_optimizer import spacing
 from harness.base.randomness import generator
 from harness.base.words import PAD, images_of
 from harness.models import RowModel
@@ -264,22 +265,32 @@ def directions(gradient: Tensor, vectors: Tensor, deviation: float) -> Tensor:
     return -signal.sum() * outside(vectors, weighed).clamp_min(_ROUNDING).log()
 
 
+def errors_of(seen: Observation) -> Tensor:
+    """Deviation (R, P) of each number that was read: what rounding of the weights that a client sends leaves in it."""
+    if seen.certainty is not None and seen.reading is not None:
+        return seen.reading.error(seen.target.double(), seen.weights)
+    rate = seen.learning_rate if seen.reading is None else seen.reading.rate * seen.reading.steps
+    return spacing(seen.weights.abs(), seen.weights.dtype).double() / (rate * 12**0.5)
+
+
 def rows_by_error(seen: Observation, layers: tuple[TokenLayer, ...]) -> Iterator[tuple[str, Tensor]]:
-    """Of one row whose numbers are known unequally well, the rows (O, E) of gradients, each over its error, with the
-    prefix of the layer whose vectors they are of.
+    """Of one row, the rows (O, E) of gradients, each over its error, with the prefix of the layer whose vectors they
+    are of.
 
     After the first step of Adam a row is known the better the smaller the derivative behind it.
     """
-    parts = seen.model.layout.split(seen.target.double())
-    errors = (
-        parts
-        if seen.reading is None
-        else seen.model.layout.split(seen.reading.error(seen.target.double(), seen.weights))
-    )
+    parts, errors = (seen.model.layout.split(one) for one in (seen.target.double(), errors_of(seen)))
     for source in dict.fromkeys(one.source for one in layers):
         alike = [one.weight for one in layers if one.source == source]
         rows = [parts[name][0] / errors[name][0].square().mean(1, keepdim=True).sqrt() for name in alike]
         yield source, torch.cat(rows)
+
+
+def is_noisier(rows: Tensor) -> bool:
+    """Whether rows (O, E) over their errors have more noise than these: no matrix of independent numbers of deviation 1
+    has a larger smallest singular value than the sum of both roots (Vershynin, "High-Dimensional Probability", 2018,
+    theorem 4.6.1)."""
+    return float(torch.linalg.svdvals(rows)[-1]) > sum(size**0.5 for size in rows.shape)
 
 
 def nearest(off: Tensor) -> Tensor:

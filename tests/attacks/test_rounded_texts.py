@@ -1,4 +1,4 @@
-"""Texts behind the first step of Adam and its like, which tells small numbers nearly exactly and large ones badly."""
+"""Texts that rounding blurs: behind the first step of Adam, and behind weights that moved little."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from harness.attacks import run_attack
 from harness.attacks.span import Span, end_of
-from harness.attacks.token_layers import rows_by_error, token_layers
+from harness.attacks.token_layers import is_noisier, rank_of, rows_by_error, token_layers
 from harness.attacks.token_rows import used_rows
 from harness.base.words import PAD, tokens_of
 from harness.evaluation.observe import Scene, Stage
@@ -43,6 +43,17 @@ def exact(made: Scene, target: Tensor | None = None) -> int:
 def test_the_first_step_gives_texts_back(optimizer: str, model: str, tmp_path: Path) -> None:
     made = scene(optimizer, tmp_path, model)
     assert made.observation.certainty is not None and exact(made) == 3
+
+
+@pytest.mark.parametrize(("model", "rate"), [("text_transformer", 0.001), ("text_writer", 0.01)])
+def test_weights_that_moved_little_give_texts_back(model: str, rate: float, tmp_path: Path) -> None:
+    """What clients send is weights in single precision, so that the gradient's rows span everything."""
+    made = scene(f"sgd:lr={rate}", tmp_path, model)
+    seen = made.observation
+    moved = (seen.weights - (seen.weights - rate * seen.target)) / rate
+    layer = token_layers(seen.model, "span")[0]
+    assert rank_of(seen.model.layout.split(moved)[layer.weight][0]) == layer.width
+    assert exact(made, moved) == 3
 
 
 def test_the_error_of_a_row_is_what_it_is_off_by(tmp_path: Path) -> None:
@@ -81,6 +92,13 @@ def test_noise_ends_it(tmp_path: Path) -> None:
     assert exact(made, noise * made.observation.target.square().mean().sqrt()) == 0
     broken = replace(made.observation, target=made.observation.target * torch.nan)
     assert (tokens_of(run_attack(Span(), broken).images) == PAD).all()
+
+
+def test_noise_of_the_known_deviation_is_no_more_than_that() -> None:
+    made = torch.Generator().manual_seed(0)
+    alone = [torch.randn(384, 96, generator=made, dtype=torch.float64) for _ in range(20)]
+    assert not any(is_noisier(one) for one in alone)
+    assert all(is_noisier(4 * one) for one in alone)
 
 
 @pytest.mark.parametrize(
