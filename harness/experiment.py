@@ -19,11 +19,12 @@ from harness.base.errors import UsageError
 from harness.base.limits import require_steps, require_time
 from harness.base.local_optimizer import LocalOptimizer, UpdateReading, optimizer_of, reading_of, settle_rate
 from harness.base.ranges import Count, CountOrNone, NonNegative, Positive, Repeats, Share
-from harness.datasets import choose_public, default_model
-from harness.datasets.catalogue import source_of
+from harness.datasets import DATASETS, choose_public, default_model
+from harness.datasets.catalogue import is_own_data, source_of
 from harness.datasets.public import AUTO, NONE
 from harness.defenses import DEFENSES, Cohort, Defense
 from harness.federation.taps import SURFACES, TAPS_OF_VARIATES, Tap, check_tap
+from harness.models.networks import is_own
 from harness.observation import UpdateModel
 from harness.training.settings import TrainedRun
 
@@ -525,7 +526,7 @@ def expand(grid: dict[str, list[Any]], **common: Any) -> list[CellSettings]:
         values["defense"], values["defense_args"] = values["defense"]
         chosen = values["attack"]
         dataset = (common | values).get("dataset", "")
-        if chosen.suite and chosen.attack not in reading(chosen.suite, source_of(dataset).text):
+        if chosen.suite and chosen.attack not in read_by(chosen.suite, dataset):
             continue
         values |= {"attack": chosen.attack, "attack_args": dict(chosen.arguments), "suite": chosen.suite}
         values |= values.pop("model_at", {})
@@ -575,3 +576,24 @@ def taps_of(surfaces: list[int], taps: list[str]) -> list[str]:
             raise UsageError(f"unknown surface {surface}; surfaces are 0 (server), 1 (update) and 2 (local step)")
     named = [SURFACES[surface] for surface in surfaces] + [check_tap(tap) for tap in taps]
     return list(dict.fromkeys(named)) or list(SURFACES.values())
+
+
+def own_files(settings: Mapping[str, Any]) -> list[str]:
+    """The data and networks that settings name and that are a user's own."""
+    named = [str(settings.get(name, "")) for name in ("dataset", "model", "prior")]
+    return [name for name in named if is_own(name) or is_own_data(name)]
+
+
+def is_of_project(settings: Mapping[str, Any]) -> bool:
+    """Whether all code that settings name is of this project, so that nobody's is run because a file names it."""
+    run = settings.get("trained")
+    if run and not is_of_project(run.get("settings", {}) | {"attack": None}):
+        return False
+    registries = {"dataset": DATASETS, "defense": DEFENSES, "attack": ATTACKS}
+    outside = [kind for kind, one in registries.items() if settings.get(kind) and one.outside(str(settings[kind]))]
+    return not outside and not is_own(str(settings.get("model")))
+
+
+def read_by(suite: str, dataset: str) -> list[str]:
+    """The members of a suite that read data of that name."""
+    return reading(suite, source_of(dataset).text)

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 # Names the slices of a flat parameter vector.
 
 Grouping = Literal["layer", "whole"]
+#: How weights are read that are complex.
+REAL = "let the network keep such a weight as two real ones, as torch.view_as_real makes them"
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.attacks.suites import reading
 from harness.base.errors import UsageError
 from harness.base.version import SCHEMA_VERSION
-from harness.datasets.catalogue import is_own_data, source_of
-from harness.experiment import CellSettings, cell_settings
-from harness.models.networks import is_own
+from harness.experiment import CellSettings, cell_settings, own_files, read_by
 from harness.results.card import KIND, Card
 from harness.results.files import MOST_OF_A_DOCUMENT, Damaged, Unreadable, checked, parse_json, read_bytes
 from harness.training import TrainSettings
@@ -75,8 +72,7 @@ def cells_of(card: Card) -> list[CellSettings]:
     """
     for one in card.cells:
         files = [name for name in ("weights", "server_state", "variates", "trained") if one.settings.get(name)]
-        named = [str(one.settings.get(name, "")) for name in ("dataset", "model", "prior")]
-        if files or any(is_own(name) or is_own_data(name) for name in named):
+        if files or own_files(one.settings):
             raise UsageError(f"the card names files that it does not hold; {_MEND}")
     asked = [cell_settings(**one.settings) for one in card.cells]
     if any(one.noise_scale != 1 for one in asked):
@@ -96,7 +92,7 @@ def cells_of(card: Card) -> list[CellSettings]:
     if card.training and not is_of(asked[0], card.training.settings):
         raise UsageError(f"the card's training is not of the federation that was attacked; {_MEND}")
     for suite in {one.suite for one in asked if one.suite}:
-        members = reading(suite, source_of(asked[0].dataset).text)
+        members = read_by(suite, asked[0].dataset)
         absent = set(members) - {one.attack for one in asked}
         if absent:
             raise UsageError(f"the card lacks {', '.join(sorted(absent))} of its suite {suite}; {_MEND}")

@@ -21,6 +21,7 @@ from harness.base.errors import UsageError, in_one_line
 from harness.base.layers import random_layer
 from harness.base.local_optimizer import arguments_of, with_rate
 from harness.base.normalising import scaling_of
+from harness.base.vectors import REAL
 from harness.base.words import PAD
 from harness.capture.optimizers import facts_of
 from harness.capture.passes import are_tokens
@@ -35,7 +36,6 @@ from harness.judging.capture import (
     mark_not_captured,
     write_capture,
 )
-from harness.results.arrays import REAL
 
 log = logging.getLogger("harness.capture")
 # Parts of the names that peft, transformers and their like give the weights of adapters.

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from scipy import stats
 
-from harness.attacks import ATTACKS
 from harness.attacks.suites import LATEST
 from harness.base.errors import UsageError
 from harness.base.kinds import EVERY
@@ -28,16 +27,14 @@ from harness.base.vectors import Layout
 from harness.base.version import __version__
 from harness.datasets import DATASETS
 from harness.datasets.load import data_root
-from harness.defenses import DEFENSES
 from harness.evaluation.controls import judge_blind, judge_negative, judge_positive
 from harness.evaluation.identifying import IdentityScores
 from harness.evaluation.observe import Stage
 from harness.evaluation.report_cell import promised, settled
 from harness.evaluation.scores import Scores
-from harness.experiment import AS_CAPTURED, CellSettings
+from harness.experiment import AS_CAPTURED, CellSettings, is_of_project
 from harness.models import RowModel
 from harness.models.batch_norm import UNCOVERED
-from harness.models.networks import is_own
 from harness.results import (
     CellResult,
     Control,
@@ -466,7 +463,7 @@ def _of_control(check: Control, scores: Scores | IdentityScores, made: Sequence[
 
 def _of_settings(cell: CellResult, settings: Facts | None) -> dict[str, Any]:
     """Every field of a cell that its settings say; of a user's own code nothing, which is not run here."""
-    if settings is None or not _is_ours(settings):
+    if settings is None or not is_of_project(settings):
         return {}
     own = {name: value for name, value in settings.items() if name in CellSettings.model_fields}
     try:
@@ -488,16 +485,6 @@ def _of_privacy(cell: CellResult, settings: CellSettings) -> dict[str, Any]:
     uncovered = uncovered or (UNCOVERED if cell.batch_norm == "sent" else None)
     alike = settings.model_dump_json(exclude={"attack", "attack_args", "suite", "prior", "labels"})
     return {"privacy": list(_promised(alike, layout, uncovered))}
-
-
-def _is_ours(settings: Mapping[str, Any]) -> bool:
-    """Whether all that is named is of this project, so that nobody's code is run because a file names it."""
-    run = settings.get("trained")
-    if run and not _is_ours(run.get("settings", {}) | {"attack": None}):
-        return False
-    model, data = str(settings.get("model")), str(settings.get("dataset"))
-    named = [(DATASETS, data), (DEFENSES, settings.get("defense")), (ATTACKS, settings.get("attack"))]
-    return not is_own(model) and not any(name and registry.outside(str(name)) for registry, name in named)
 
 
 @lru_cache(maxsize=64)

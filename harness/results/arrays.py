@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from harness.base.errors import UsageError
+from harness.base.vectors import REAL
 from harness.results.files import Absent, Damaged, checked, open_archive, open_file, parse_json
 
 # The formats of a capture's arrays, neither of which holds code: NumPy's `.npz`, and `.safetensors`.
@@ -179,8 +180,6 @@ def _require_numbers(name: str, dtype: np.dtype) -> None:
         raise Damaged(f"{quoted(name)} holds {dtype}, no numbers")
 
 
-#: How complex weights are read.
-REAL = "let the network keep such a weight as two real ones, as torch.view_as_real makes them"
 #: Arrays come in one of these formats; ours is the first.
 ENDINGS = (".npz", ".safetensors")
 MEND = "write it with harness.capture, or numpy.savez with one array per tensor of the state_dict"
