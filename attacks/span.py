@@ -84,7 +84,11 @@ class Span(ClosedForm):
         """Of adapters, how many tokens their rank lets anyone tell; of others, the width of the layer that reads tokens
         and the rank of its gradient, and of several texts the rank of that which tells their beginnings."""
         layers, split = layers_of(observation.model), observation.model.layout.split
-        parts = split(observation.target.where(moved(observation), 0.0))
+        there = split(moved(observation))
+        parts = {
+            name: one * there[name].any((1, 2), keepdim=True) if one.dim() == 3 else one
+            for name, one in split(observation.target).items()
+        }
 
         def rank(layer: TokenLayer) -> Tensor:
             matrices = list(parts[layer.weight])

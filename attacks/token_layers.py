@@ -287,9 +287,12 @@ def rows_by_error(seen: Observation, layers: tuple[TokenLayer, ...]) -> Iterator
 
 
 def is_noisier(rows: Tensor) -> bool:
-    """Whether rows (O, E) over their errors have more noise than these: no matrix of independent numbers of deviation 1
-    has a larger smallest singular value than the sum of both roots (Vershynin, "High-Dimensional Probability", 2018,
-    theorem 4.6.1)."""
+    """Whether rows (O, E) over their errors have more noise than these.
+
+    Of independent numbers of deviation 1 the smallest singular value lies near the difference of both roots, and the
+    largest near their sum (Bai and Yin, Annals of Probability, 1993). Noise of which the smallest exceeds that sum is
+    another.
+    """
     return float(torch.linalg.svdvals(rows)[-1]) > sum(size**0.5 for size in rows.shape)
 
 

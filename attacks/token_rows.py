@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.attacker import Reads
-from harness.attacks.token_layers import Seen, require_texts, stopped_at, tried_gradients
+from harness.attacks.token_layers import Seen, errors_of, require_texts, stopped_at, tried_gradients
 from harness.base.errors import UsageError
 from harness.base.words import PAD, UNKNOWN, images_of
 from harness.models import RowModel
@@ -141,10 +141,13 @@ def read_tables(model: RowModel) -> Tables | None:
 
 
 def moved(seen: Observation) -> Tensor:
-    """Which numbers (R, P) of an update that was read as a gradient moved further than rounding moves them."""
-    if seen.certainty is None or seen.reading is None:
-        return seen.target != 0
-    return seen.target.abs() > _MOVED * seen.reading.error(0.0 * seen.target, seen.weights)
+    """Which numbers (R, P) of what was read moved further than rounding moves them."""
+    reading = seen.reading
+    if reading is not None and seen.certainty is not None:
+        return seen.target.abs() > _MOVED * reading.error(0.0 * seen.target, seen.weights)
+    if reading is not None and reading.decays:  # weights that nothing else moved are off by rounding too
+        return seen.target.abs() > _MOVED * errors_of(seen)
+    return seen.target != 0
 
 
 def used_rows(seen: Observation) -> tuple[Tensor | None, Tensor | None]:

@@ -421,6 +421,11 @@ class UpdateReading:
         """Whether it is the mean of the steps' gradients."""
         return self.shares is not None and set(self.shares) == {1.0}
 
+    @property
+    def decays(self) -> bool:
+        """Whether a part of the weights before lies in the update."""
+        return bool(self.kept) or any(kept for _, _, kept in self.groups)
+
     def gradient(self, update: Tensor, weights: Tensor) -> Tensor:
         """What an update (R, P) says of the gradient, given the weights (R, P) before it."""
         kept = self._of_decay(update)

@@ -45,12 +45,18 @@ def test_the_first_step_gives_texts_back(optimizer: str, model: str, tmp_path: P
     assert made.observation.certainty is not None and exact(made) == 3
 
 
-@pytest.mark.parametrize(("model", "rate"), [("text_transformer", 0.001), ("text_writer", 0.01)])
-def test_weights_that_moved_little_give_texts_back(model: str, rate: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "rate", "decay"),
+    [("text_transformer", 0.001, 0.0), ("text_transformer", 0.001, 0.1), ("text_writer", 0.01, 0.0)],
+)
+def test_weights_that_moved_little_give_texts_back(model: str, rate: float, decay: float, tmp_path: Path) -> None:
     """What clients send is weights in single precision, so that the gradient's rows span everything."""
-    made = scene(f"sgd:lr={rate}", tmp_path, model)
+    made = scene(f"sgd:lr={rate},weight_decay={decay}", tmp_path, model)
     seen = made.observation
-    moved = (seen.weights - (seen.weights - rate * seen.target)) / rate
+    assert seen.reading is not None
+    after = seen.weights - rate * (seen.model.gradient(seen.weights, made.truth.images, made.truth.labels)
+                                   + decay * seen.weights)  # fmt: skip
+    moved = seen.reading.gradient(after - seen.weights, seen.weights)
     layer = token_layers(seen.model, "span")[0]
     assert rank_of(seen.model.layout.split(moved)[layer.weight][0]) == layer.width
     assert exact(made, moved) == 3
@@ -79,9 +85,10 @@ def test_rows_that_did_not_move_were_not_used(tmp_path: Path) -> None:
     assert int(places.sum()) == int((text != PAD).sum())
 
 
-def test_weight_decay_moves_no_adapter(tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw:lr=0.001,weight_decay=0.1", "sgd:lr=0.001,weight_decay=0.1"])
+def test_weight_decay_moves_no_adapter(optimizer: str, tmp_path: Path) -> None:
     """In the first step B is zero and A has no gradient, so fewer tokens than the rank are told, whatever decays."""
-    made = scene("adamw:lr=0.001,weight_decay=0.1", tmp_path, "text_transformer+adapters(16)")
+    made = scene(optimizer, tmp_path, "text_transformer+adapters(16)")
     empty = torch.empty(0)
     assert Span().measures(made.observation, empty, empty)["most_tokens"].tolist() == [15] * 3
 
