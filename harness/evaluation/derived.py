@@ -58,8 +58,8 @@ from harness.scoring.strongest import NONE_TRIED
 from harness.scoring.summarise import settles, summarise
 from harness.scoring.verdict import LEAK_P, Verdict, fault_of, judge, judge_identity, within_networks
 
-# By this much, of themselves, numbers may differ that were added up or rounded in another way, and those of accounting,
-# of which other versions of a library find others.
+# Shares of a number by which two may differ: where sums are added up in another order, and where another version of a
+# library accounts for an epsilon.
 _ROUNDING, _ACCOUNTED = 1e-6, 1e-3
 # Ranks this improbable cannot come with a p-value above that of a leak, whatever the permutations drew.
 _FAR = 1e-12
