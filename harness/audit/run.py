@@ -203,7 +203,7 @@ def audit(settings: AuditSettings, data_root: Path, device: str = "cpu") -> Audi
     place = compute_on(device)
     model.to(place, torch.float32)
     steps = settings.rounds * settings.steps
-    taken = seconds_of(steps, steps * (settings.canaries + settings.others))
+    taken = seconds_of(steps, steps * (settings.canaries + settings.others), model.layout.total)
     forecast(taken, f"an audit of {settings.rounds} rounds of {settings.steps} steps")
     view, together = claim.statement.view, settings.design == "together"
     canaries = make_canaries(model.layout, settings.canaries, settings.seed, together).to(place)

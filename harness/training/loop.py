@@ -119,7 +119,7 @@ def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options
     spread = options.spreading.of(run) if options.spreading else nullcontext(run.train_chunks)
     with claimed(folder.path, None if options.resume else "training.json"), spread as run.train_chunks:
         what = f"{settings.rounds} rounds of {settings.local_steps} local steps"
-        forecast(_seconds(settings, options), what, max(2, options.jobs), at_least=True)
+        forecast(_seconds(settings, options, run.model.layout.total), what, max(2, options.jobs), at_least=True)
         return _train(run, folder, options, began)
 
 
@@ -161,12 +161,12 @@ def _require_memory(settings: TrainSettings, options: TrainOptions) -> None:
     require_memory(8 * numbers, "such a federation", "lower clients, examples, local_steps, batch_size or --chunk")
 
 
-def _seconds(settings: TrainSettings, options: TrainOptions) -> float:
-    """What the local steps of a small network take at least; those of a chunk's clients are taken together."""
+def _seconds(settings: TrainSettings, options: TrainOptions, weights: int) -> float:
+    """What the local steps of a network with so many weights take at least; a chunk's clients take theirs together."""
     one_after_another = math.ceil(chunks_of(settings, options.chunk) / options.jobs)
     steps = settings.rounds * settings.local_steps
     gradients = steps * settings.clients_per_round * settings.batch_size
-    return seconds_of(steps * one_after_another, gradients * 2 // max(2, options.jobs))
+    return seconds_of(steps * one_after_another, gradients * 2 // max(2, options.jobs), weights)
 
 
 def _one_round(run: Training, round_index: int, options: TrainOptions, last: int) -> RoundRecord:

@@ -38,7 +38,7 @@ def trained(folder: Path, local_steps: int, jobs: int = 1, clients: int = 2) -> 
 
 LONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "training": (lambda folder: trained(folder, 500_000), "20 rounds of 500000 local steps takes at least 3 hours"),
-    "chunks": (lambda folder: trained(folder, 500_000, 1, 16), "takes at least 24 hours on two cores"),
+    "chunks": (lambda folder: trained(folder, 500_000, 1, 16), "takes at least 22 hours on two cores"),
     "processes": (lambda folder: trained(folder, 500_000, 8, 16), "takes at least 3 hours on 8 cores"),
     "loss distribution": (
         lambda _: account(sigma=6, sampling_rate=0.01, steps=10_000_000), "accounting for 10000000 steps",
