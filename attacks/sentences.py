@@ -375,7 +375,7 @@ def _heard(reader: Reader, pairs: Pairs, word: int) -> Tensor | None:
             if guess is None:
                 break
             text = _chosen(pairs, guess.there)
-            off.append(_unexplained(pairs, heard, text))
+            off.append(unexplained(pairs, heard, text))
             if off[-1] < _RIGHT:
                 return pairs.text(text > 0, reader.places)
     return None
@@ -450,12 +450,14 @@ def _chosen(pairs: Pairs, weights: Tensor) -> Tensor:
     return ((pairs.place < length) & (words[pairs.place] == pairs.word) & (weights > 0)).double()
 
 
-def _unexplained(pairs: Pairs, heard: Listening, there: Tensor) -> float:
+def unexplained(pairs: Pairs, heard: Listening, there: Tensor) -> float:
     """The share of what a word heard that a text does not explain, whatever is said in directions that nobody knows."""
     attended = heard.attends * there
     each = (heard.said, *heard.unsaid.unbind(2))
     sums = torch.stack([pairs.total(attended, gained).flatten() for gained in each])
     left = heard.query.flatten() - sums[0]
+    if not bool(sums.isfinite().all()):
+        return torch.inf
     if len(sums) > 1:
         left = left - sums[1:].T @ torch.linalg.lstsq(sums[1:].T, left[:, None]).solution[:, 0]
     return float((left.norm() / heard.query.norm()).nan_to_num(torch.inf))

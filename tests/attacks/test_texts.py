@@ -15,7 +15,7 @@ from harness.attacks.cpl import CPL
 from harness.attacks.decode import Decode
 from harness.attacks.identify import Identify
 from harness.attacks.residual import improbability
-from harness.attacks.sentences import FirstAttention, first_attention
+from harness.attacks.sentences import FirstAttention, Reader, first_attention, unexplained
 from harness.attacks.span import Span, told
 from harness.attacks.token_layers import candidates_at, outside, rank_of, read_before, row_space, token_layer
 from harness.attacks.token_rows import TokenRows, ordered
@@ -234,6 +234,16 @@ def test_a_norm_without_a_gain_says_nothing_and_breaks_nothing(behind: RowModel,
     behind.layout.split(weights)["first.weight"][0, 5] = 0.0
     gradients = behind.gradient(weights, notes.images[chosen], notes.labels[chosen])
     assert (made(Span(), Observation(behind, weights, gradients, 2, keys)) == PAD).all()
+
+
+def test_a_text_of_no_words_explains_nothing(behind: RowModel, notes: Dataset) -> None:
+    """Where no word that was chosen is listened to, shares of attention are no numbers, and LAPACK refuses these."""
+    observation = seen(behind, notes, [[0, 1]])[0]
+    reader = Reader(behind, observation.weights[0], observation.target[0])
+    pairs = reader.pairs(observation.target[0])
+    assert pairs is not None
+    heard = reader.listening(pairs, int(pairs.word[0]))[0]
+    assert unexplained(pairs, heard, torch.zeros(len(pairs.word), dtype=torch.float64)) == torch.inf
 
 
 def test_where_attention_stands_is_found(model: RowModel, behind: RowModel) -> None:
