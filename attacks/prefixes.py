@@ -17,16 +17,20 @@ from harness.attacks.token_layers import (
     matrix_of,
     outside,
     row_space,
+    rows_by_error,
     same_vectors,
+    space_above_noise,
     token_layers,
     vectors_at,
 )
+from harness.attacks.token_rows import used_rows
 from harness.base.words import PAD
 from harness.models import RowModel
 from harness.observation import Observation
 
-# How far outside of a span a vector may lie that rounding put there; beginnings of each text that are followed at most.
-_NEAR, _FOLLOWED = 1e-3, 4
+# How far outside of a span a vector may lie that rounding put there, of products, and at most; beginnings of each text
+# that are followed at most.
+_NEAR, _BLURRED, _FOLLOWED = 1e-3, 0.1, 4
 
 
 @lru_cache(maxsize=2)
@@ -70,14 +74,17 @@ def _trial(model: RowModel) -> tuple[Tensor, Tensor, int]:
 def texts_by_prefix(observation: Observation, later: TokenLayer, row: int) -> Tensor:
     """The texts (n, T) of one row; one that is not found has no tokens."""
     model, weights = observation.model, observation.weights[row]
-    parts = model.layout.split(observation.target[row : row + 1])
-    first = token_layers(model, "span")[0]
-    words, beginnings = (row_space(parts[one.weight][0]) for one in (first, later))
+    first, seen = token_layers(model, "span")[0], observation.take(torch.tensor([row]))
     found = torch.full((observation.unknowns, model.image_shape[-1]), PAD)
-    if not 0 < len(words) < words.shape[1] or not 0 < len(beginnings) < beginnings.shape[1]:
+    spaces = _spaces(seen, (first, later))
+    if spaces is None:
         return found
-    may = outside(candidates_at(model, first.source, weights), words) < _NEAR
+    (words, beginnings), near = spaces
+    may = outside(candidates_at(model, first.source, weights), words) < near
     may[: PAD + 1] = False
+    used = used_rows(seen)[0]
+    if used is not None:
+        may[~used] = False
     texts, ended = found[:1], found[:0]
     for place in range(found.shape[1]):
         tokens = may[:, place].nonzero()[:, 0].cpu()
@@ -85,7 +92,7 @@ def texts_by_prefix(observation: Observation, later: TokenLayer, row: int) -> Te
         longer[:, place] = tokens.repeat(len(texts))
         off = _outside(model, later, weights, longer, place, beginnings)
         kept = off.argsort()[: _FOLLOWED * len(found)]
-        kept = kept[off[kept] < _NEAR]
+        kept = kept[off[kept] < near]
         whole = torch.ones(len(texts), dtype=torch.bool)
         whole[kept // max(1, len(tokens))] = False
         ended, texts = torch.cat([ended, texts[whole]]), longer[kept]
@@ -96,6 +103,22 @@ def texts_by_prefix(observation: Observation, later: TokenLayer, row: int) -> Te
     chosen = ended[(ended != PAD).sum(1).argsort(descending=True, stable=True)[: len(found)]]
     found[: len(chosen)] = chosen
     return found
+
+
+def _spaces(seen: Observation, layers: tuple[TokenLayer, ...]) -> tuple[list[Tensor], float] | None:
+    """The span (r, E) of each layer's gradient of one row, and how far outside of it a vector may lie; None where one
+    of them is nothing or everything, even without the directions that the rounding of sent weights accounts for."""
+    if not bool(seen.target.isfinite().all()):
+        return None
+    if seen.certainty is None:
+        parts = seen.model.layout.split(seen.target)
+        exact = [row_space(parts[one.weight][0]) for one in layers]
+        if all(0 < len(space) < space.shape[1] for space in exact):
+            return exact, _NEAR
+    blurred = [space_above_noise(rows) for one in layers for _, rows in rows_by_error(seen, (one,))]
+    near = min(max(_NEAR, *(off for _, off in blurred)), _BLURRED)
+    spaces = [space for space, _ in blurred]
+    return (spaces, near) if all(0 < len(space) < space.shape[1] for space in spaces) else None
 
 
 def _outside(

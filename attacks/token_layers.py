@@ -287,13 +287,25 @@ def rows_by_error(seen: Observation, layers: tuple[TokenLayer, ...]) -> Iterator
 
 
 def is_noisier(rows: Tensor) -> bool:
-    """Whether rows (O, E) over their errors have more noise than these.
+    """Whether rows (O, E) over their errors have more noise than these: even the smallest singular value."""
+    return float(torch.linalg.svdvals(rows)[-1]) > _largest_of_noise(rows)
 
-    Of independent numbers of deviation 1 the smallest singular value lies near the difference of both roots, and the
-    largest near their sum (Bai and Yin, Annals of Probability, 1993). Noise of which the smallest exceeds that sum is
-    another.
-    """
-    return float(torch.linalg.svdvals(rows)[-1]) > sum(size**0.5 for size in rows.shape)
+
+def space_above_noise(rows: Tensor) -> tuple[Tensor, float]:
+    """Orthonormal rows (r, E) of the directions in which rows (O, E) over their errors are more than these; and how far
+    outside a vector of theirs may lie, as a share of its length (Wedin, BIT, 1972)."""
+    if not rows.isfinite().all():
+        return rows[:0], 0.0
+    noise = _largest_of_noise(rows)
+    _, sizes, found = torch.linalg.svd(rows, full_matrices=False)
+    more = sizes > noise
+    return found[more], noise / float(sizes[more].min()) if bool(more.any()) else 0.0
+
+
+def _largest_of_noise(rows: Tensor) -> float:
+    """Where the largest singular value of independent numbers of deviation 1 lies: near the sum of both roots (Bai and
+    Yin, Annals of Probability, 1993)."""
+    return sum(size**0.5 for size in rows.shape)
 
 
 def nearest(off: Tensor) -> Tensor:
