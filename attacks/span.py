@@ -6,7 +6,7 @@ Inversion for Large Language Models" (NeurIPS 2024), who take the query matrix. 
 beginnings where the network reads no later words (``prefixes``), and by what words listen to elsewhere (``sentences``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import ClassVar
 
@@ -27,6 +27,7 @@ from harness.attacks.token_layers import (
     most_tokens,
     nearest,
     outside,
+    rank_above_noise,
     rank_of,
     readings,
     require_one,
@@ -84,26 +85,36 @@ class Span(ClosedForm):
         """Of adapters, how many tokens their rank lets anyone tell; of others, the width of the layer that reads tokens
         and the rank of its gradient, and of several texts the rank of that which tells their beginnings."""
         layers, split = layers_of(observation.model), observation.model.layout.split
+        if not layers:
+            layer, several = token_layer(observation.model, "span"), observation.unknowns > 1
+            later = prefix_layer(observation.model) if several else None
+            made = {"width": torch.full((observation.rows,), layer.width)}
+            ranks = torch.tensor(_ranks(observation, [one for one in (layer, later) if one is not None]))
+            return made | dict(zip(("rank", "beginnings"), ranks, strict=False))
         there = split(moved(observation))
         parts = {
             name: one * there[name].any((1, 2), keepdim=True) if one.dim() == 3 else one
             for name, one in split(observation.target).items()
         }
-
-        def rank(layer: TokenLayer) -> Tensor:
-            matrices = list(parts[layer.weight])
-            return torch.tensor(side_by_side(rank_of, matrices, observation.target.device.type == "cpu"))
-
-        if not layers:
-            layer = token_layer(observation.model, "span")
-            made = {"width": torch.full((observation.rows,), layer.width), "rank": rank(layer)}
-            later = prefix_layer(observation.model) if observation.unknowns > 1 else None
-            return made if later is None else made | {"beginnings": rank(later)}
         most = [
             most_tokens(readings(layers, {one.weight: parts[one.weight][row] for one in layers}))
             for row in range(observation.rows)
         ]
         return {"most_tokens": torch.tensor(most)}
+
+
+def _ranks(observation: Observation, layers: Sequence[TokenLayer]) -> list[list[int]]:
+    """Of each layer's gradient in every row; without what rounding accounts for where it fills a whole width."""
+    parts, alone = observation.model.layout.split(observation.target), observation.target.device.type == "cpu"
+    ranks = [side_by_side(rank_of, list(parts[one.weight]), alone) for one in layers]
+    for row in range(observation.rows):
+        if all(of[row] < one.width for of, one in zip(ranks, layers, strict=True)):
+            continue
+        seen = observation.take(torch.tensor([row]))
+        for of, one in zip(ranks, layers, strict=True):
+            ((_, rows),) = rows_by_error(seen, (one,))
+            of[row] = rank_above_noise(rows)
+    return ranks
 
 
 def _several(observation: Observation) -> Callable[[int], Tensor]:

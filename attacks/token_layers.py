@@ -287,8 +287,15 @@ def rows_by_error(seen: Observation, layers: tuple[TokenLayer, ...]) -> Iterator
 
 
 def is_noisier(rows: Tensor) -> bool:
-    """Whether rows (O, E) over their errors have more noise than these: even the smallest singular value."""
-    return float(torch.linalg.svdvals(rows)[-1]) > _largest_of_noise(rows)
+    """Whether rows (O, E) over their errors have more noise than these: in every direction."""
+    return rank_above_noise(rows) == min(rows.shape)
+
+
+def rank_above_noise(rows: Tensor) -> int:
+    """In how many directions rows (O, E) over their errors are more than these; in all, of what is no number."""
+    if not rows.isfinite().all():
+        return min(rows.shape)
+    return int((torch.linalg.svdvals(rows) > _largest_of_noise(rows)).sum())
 
 
 def space_above_noise(rows: Tensor) -> tuple[Tensor, float]:
