@@ -14,6 +14,9 @@ from torch import Tensor
 from harness.attacks.token_layers import (
     TokenLayer,
     candidates_at,
+    directions,
+    end_of,
+    is_noisier,
     matrix_of,
     outside,
     row_space,
@@ -31,6 +34,8 @@ from harness.observation import Observation
 # How far outside of a span a vector may lie that rounding put there, of products, and at most; beginnings of each text
 # that are followed at most.
 _NEAR, _BLURRED, _FOLLOWED = 1e-3, 0.1, 4
+# Where all is blurred: words that are tried at a place for each text, beginnings that are followed, and those of one.
+_TRIED, _KEPT, _OF_ONE = 6, 12, 4
 
 
 @lru_cache(maxsize=2)
@@ -76,6 +81,8 @@ def texts_by_prefix(observation: Observation, later: TokenLayer, row: int) -> Te
     model, weights = observation.model, observation.weights[row]
     first, seen = token_layers(model, "span")[0], observation.take(torch.tensor([row]))
     found = torch.full((observation.unknowns, model.image_shape[-1]), PAD)
+    if observation.certainty is not None:
+        return _one_by_one(seen, first, later, found)
     spaces = _spaces(seen, (first, later))
     if spaces is None:
         return found
@@ -88,8 +95,7 @@ def texts_by_prefix(observation: Observation, later: TokenLayer, row: int) -> Te
     texts, ended = found[:1], found[:0]
     for place in range(found.shape[1]):
         tokens = may[:, place].nonzero()[:, 0].cpu()
-        longer = texts.repeat_interleave(len(tokens), 0)
-        longer[:, place] = tokens.repeat(len(texts))
+        longer = _longer(texts, tokens, place)
         off = _outside(model, later, weights, longer, place, beginnings)
         kept = off.argsort()[: _FOLLOWED * len(found)]
         kept = kept[off[kept] < near]
@@ -105,16 +111,73 @@ def texts_by_prefix(observation: Observation, later: TokenLayer, row: int) -> Te
     return found
 
 
+def _longer(texts: Tensor, tokens: Tensor, place: int) -> Tensor:
+    """Every text (N, T) with every token (K,) at a place, (N K, T)."""
+    longer = texts.repeat_interleave(len(tokens), 0)
+    longer[:, place] = tokens.repeat(len(texts))
+    return longer
+
+
+def _one_by_one(seen: Observation, first: TokenLayer, later: TokenLayer, found: Tensor) -> Tensor:
+    """The texts (n, T) behind one row that the first step of Adam blurs, the surest first; what lies in the span of its
+    beginnings is left out when the next one is sought, which of equal texts finds one.
+
+    Mosher and Leahy, "Source Localization Using Recursively Applied and Projected (RAP) MUSIC" (IEEE Transactions on
+    Signal Processing, 1999), find the sources of waves so.
+    """
+    ((_, words), (_, rows)) = rows_by_error(seen, (first, later))
+    if not bool(seen.target.isfinite().all()) or is_noisier(words) or is_noisier(rows):
+        return found
+    likely = directions(words, candidates_at(seen.model, first.source, seen.weights[0]), 1.0).cpu()
+    likely[: PAD + 1] = -torch.inf
+    used, places = used_rows(seen)
+    if used is not None:
+        likely[~used.cpu()] = -torch.inf
+    likely = likely if places is None else likely[:, : int(places.sum())]
+    tried = likely.topk(min(_TRIED * len(found), len(likely) if used is None else int(used.sum())), 0)
+    known = rows.new_zeros(rows.shape[1], 0)
+    for text in found:
+        text[: likely.shape[1]] = _likeliest(seen, later, rows, known, tried.indices, text)
+        vectors = vectors_at(seen.model, later.prefix, seen.weights[0], text[None])
+        assert vectors is not None  # it was called when it was found
+        known = torch.linalg.qr(torch.cat([known, vectors[0, text != PAD].to(rows).T], 1))[0]
+        if known.shape[1] == len(known):
+            break
+    return found
+
+
+def _likeliest(
+    seen: Observation, later: TokenLayer, rows: Tensor, known: Tensor, tried: Tensor, empty: Tensor
+) -> Tensor:
+    """The text (L,) whose beginnings are the likeliest behind rows (O, E), each over its error.
+
+    Args:
+        known: (E, K), orthonormal directions that count no more. tried: (W, L), words at each place.
+    """
+    rest, texts, scores = rows - rows @ known @ known.T, empty[None], rows.new_zeros(1, 0)
+    for place, tokens in enumerate(tried.T):
+        longer = _longer(texts, tokens, place)
+        vectors = _vectors(seen.model, later, seen.weights[0], longer, place).to(rows)
+        told = directions(rest, (vectors - vectors @ known @ known.T)[None], 1.0)[0]
+        sums = torch.cat([scores.repeat_interleave(len(tokens), 0), told[:, None]], 1)
+        best = sums.sum(1).view(len(texts), -1).topk(min(_OF_ONE, len(tokens)), 1)
+        index = (best.indices + len(tokens) * torch.arange(len(texts), device=rows.device)[:, None]).flatten()
+        kept = index[best.values.flatten().topk(min(_KEPT, len(index))).indices]
+        texts, scores = longer[kept.cpu()], sums[kept]
+    text = texts[0, : tried.shape[1]].clone()
+    text[end_of(scores[0]) :] = PAD
+    return text
+
+
 def _spaces(seen: Observation, layers: tuple[TokenLayer, ...]) -> tuple[list[Tensor], float] | None:
     """The span (r, E) of each layer's gradient of one row, and how far outside of it a vector may lie; None where one
     of them is nothing or everything, even without the directions that the rounding of sent weights accounts for."""
     if not bool(seen.target.isfinite().all()):
         return None
-    if seen.certainty is None:
-        parts = seen.model.layout.split(seen.target)
-        exact = [row_space(parts[one.weight][0]) for one in layers]
-        if all(0 < len(space) < space.shape[1] for space in exact):
-            return exact, _NEAR
+    parts = seen.model.layout.split(seen.target)
+    exact = [row_space(parts[one.weight][0]) for one in layers]
+    if all(0 < len(space) < space.shape[1] for space in exact):
+        return exact, _NEAR
     blurred = [space_above_noise(rows) for one in layers for _, rows in rows_by_error(seen, (one,))]
     near = min(max(_NEAR, *(off for _, off in blurred)), _BLURRED)
     spaces = [space for space, _ in blurred]
@@ -127,7 +190,12 @@ def _outside(
     """How far what a layer is given at a place of texts (N, T) lies outside of a span: (N,)."""
     if not len(texts):
         return torch.zeros(0)
+    return outside(_vectors(model, later, weights, texts, place), basis).cpu()
+
+
+def _vectors(model: RowModel, later: TokenLayer, weights: Tensor, texts: Tensor, place: int) -> Tensor:
+    """What a layer is given at a place of texts (N, T): (N, E)."""
     asked = texts[:, : place + 1] if takes_beginnings(model, later) else texts
     vectors = vectors_at(model, later.prefix, weights, asked)
     assert vectors is not None  # it was called when it was found
-    return outside(vectors[:, place], basis).cpu()
+    return vectors[:, place]

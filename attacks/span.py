@@ -22,6 +22,7 @@ from harness.attacks.token_layers import (
     TokenLayer,
     Vectors,
     directions,
+    end_of,
     is_noisier,
     layers_of,
     most_tokens,
@@ -40,9 +41,6 @@ from harness.attacks.token_rows import moved, used_rows
 from harness.base.words import PAD, images_of
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
-
-# What two parts of scores may be off by, of what all are, so that a text ends between them.
-_FALLS = 0.5
 
 
 @ATTACKS.register("span")
@@ -150,16 +148,6 @@ def likeliest(seen: Observation, layers: tuple[TokenLayer, ...], vectors: Vector
         return none
     text[end_of(best) if places is None else int(places.sum()) :] = PAD
     return text.cpu()
-
-
-def end_of(best: Tensor) -> int:
-    """Behind which place scores (T,) fall: where they are cut into two parts that are each the most alike."""
-    best = best.clamp_min(0.0)
-    cuts = torch.stack([
-        sum(((one - one.mean()).square().sum() for one in (best[:cut], best[cut:])), best.new_zeros(()))
-        for cut in range(1, len(best))
-    ] + [(best - best.mean()).square().sum() * _FALLS])  # fmt: skip
-    return int(cuts.argmin()) + 1
 
 
 def told(gradient: Tensor, vectors: Tensor) -> Tensor:

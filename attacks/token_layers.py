@@ -26,6 +26,8 @@ _ROUNDING = 3e-7
 #: A token whose vector lies that far outside of the span is none; nor is one that lies so much further outside than all
 #: before it, where that is more than rounding.
 _OUTSIDE, _FURTHER, _RIGHT = 0.1, 10.0, 1e-3
+#: What two parts of scores may be off by, of what all are, so that a text ends between them.
+_FALLS = 0.5
 
 
 @dataclass(frozen=True)
@@ -313,6 +315,16 @@ def _largest_of_noise(rows: Tensor) -> float:
     """Where the largest singular value of independent numbers of deviation 1 lies: near the sum of both roots (Bai and
     Yin, Annals of Probability, 1993)."""
     return sum(size**0.5 for size in rows.shape)
+
+
+def end_of(best: Tensor) -> int:
+    """Behind which place scores (T,) fall: where they are cut into two parts that are each the most alike."""
+    best = best.clamp_min(0.0)
+    cuts = torch.stack([
+        sum(((one - one.mean()).square().sum() for one in (best[:cut], best[cut:])), best.new_zeros(()))
+        for cut in range(1, len(best))
+    ] + [(best - best.mean()).square().sum() * _FALLS])  # fmt: skip
+    return int(cuts.argmin()) + 1
 
 
 def nearest(off: Tensor) -> Tensor:

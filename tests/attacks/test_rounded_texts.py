@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from harness.attacks import run_attack
-from harness.attacks.span import Span, end_of
-from harness.attacks.token_layers import is_noisier, rank_of, rows_by_error, token_layers
+from harness.attacks.span import Span
+from harness.attacks.token_layers import end_of, is_noisier, rank_of, rows_by_error, token_layers
 from harness.attacks.token_rows import used_rows
 from harness.base.words import PAD, tokens_of
 from harness.evaluation.observe import Scene, Stage
@@ -76,6 +76,17 @@ def test_weights_that_moved_little_give_several_texts_back(rate: float, decay: f
     noise = torch.randn(seen.target.shape, generator=torch.Generator().manual_seed(0))
     blurred = replace(seen, target=seen.target + 0.01 * noise)
     assert (tokens_of(run_attack(Span(), blurred).images) == PAD).all()
+
+
+def test_the_first_step_gives_two_texts_back(tmp_path: Path) -> None:
+    """Of a network that reads no later words; under other noise, none."""
+    made = scene("adamw:lr=0.001", tmp_path, "text_writer", batch_size=2)
+    seen = made.observation.take(torch.tensor([0]))
+    found, truth = tokens_of(run_attack(Span(), seen).images)[0], tokens_of(made.truth.images)[0]
+    assert sorted(found.tolist()) == sorted(truth.tolist())
+    noise = torch.randn(seen.target.shape, generator=torch.Generator().manual_seed(0))
+    found = tokens_of(run_attack(Span(), replace(seen, target=noise * seen.target.square().mean().sqrt())).images)[0]
+    assert not {tuple(text) for text in found.tolist()} & {tuple(text) for text in truth.tolist()}
 
 
 def test_the_error_of_a_row_is_what_it_is_off_by(tmp_path: Path) -> None:
