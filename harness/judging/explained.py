@@ -20,6 +20,7 @@ from harness.judging.capture import FACTS
 from harness.judging.draws import HIDES, PLAYS, UNFIT, UNLIKE, Drawn, cannot, check_of_draws
 from harness.judging.evidence import LEVEL, Check, Evidence, bonferroni, level_of
 from harness.judging.federation import CapturedClients
+from harness.judging.misread import require_as_trained
 from harness.judging.noise_checks import GIVE_SIZE, drawn_levels, noise_alone
 from harness.judging.series import along_the_way
 from harness.judging.stage import SimulatedStage
@@ -283,6 +284,16 @@ def _of_known_noise(
     check = _with_reason(check, captured, sent, left, allowed)
     if check.outcome != "violated":
         return check
+
+    def fits(clients: CapturedClients, own: Tensor) -> bool:
+        other = replace(left, made=own)
+        found = other.check(sent - own)
+        if found.outcome != "violated" or captured.sums:
+            return found.outcome != "violated"
+        wide = moved_by_rounding(clients, own, SINGLE, play)
+        return _by_rounding(found, other, sent, wide, captured.record.optimizer) is not None
+
+    require_as_trained(captured, sent, made, play, fits)
     if (half := captured.record.computed_in) is not None:
         said = f"{check.detail}; the client computes in half precision ({half}), which may send it: capture one without"
         return replace(check, outcome="cannot tell", detail=said, undecided=True)

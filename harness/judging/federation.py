@@ -34,6 +34,7 @@ from harness.judging.parts import (
     foreign_layout,
     foreign_values,
     frozen_names,
+    half_of,
     trained_network,
     without_earlier,
 )
@@ -212,6 +213,10 @@ def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> 
     layout = foreign or Layout.of(module)
     record = record.with_groups(layout.names, layout.sizes)
     captures = [replace(one, record=one.record.with_groups(layout.names, layout.sizes)) for one in captures]
+    if not foreign and record.dtype is None and (half := half_of(captures, module)) is not None:
+        sys.stderr.write(f"harness: all weights that were sent are numbers of {half}: they are taken to be sent so\n")
+        record = record.model_copy(update={"dtype": half})
+        captures = [replace(one, record=one.record.model_copy(update={"dtype": half})) for one in captures]
     # A change that is sent in half precision is not as coarse as weights are.
     dtype = record.dtype if first.kind == "after" else None
     record = record.model_copy(update={"defense": defense, "model": model, "dtype": dtype})

@@ -199,6 +199,20 @@ def fitted_arrays(
     return {name: _fitted(arrays, own, state[name]) for name, own in stored.items()} | omitted
 
 
+def half_of(captures: Sequence[Capture], module: nn.Module) -> str | None:
+    """The half precision in which all weights are that clients sent, whatever their files hold; None of others."""
+    if captures[0].kind != "after":
+        return None
+    kinds = {"float16", "bfloat16"}
+    for capture in captures:
+        for name, values in fitted_arrays(capture.moved, module, whole=False).items():
+            if kinds and values.is_floating_point() and name.rpartition(".")[2] not in STATISTICS:
+                kinds = {kind for kind in kinds if torch.equal(values.to(getattr(torch, kind)).to(values), values)}
+        if not kinds:
+            return None
+    return min(kinds)
+
+
 def _fitted(arrays: StoredArrays, own: str, like: Tensor) -> Tensor:
     found = arrays[own]
     if like.is_floating_point() and found.dtype.kind != "f":

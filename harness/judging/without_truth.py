@@ -97,9 +97,9 @@ def guess(
         return Guess(settings.attack, None, None, None, None, None, unknown, stored.cell.not_applicable_reason, stored)
     scene = stage.set(own)
     attack = reconstructing(settings.build_attack())
-    seen = observed(captured, scene.observation.known_to(attack.tier), settings)
+    seen = observed(captured, scene.observation, settings).known_to(attack.tier)
     made = _attacked(seen, "what was captured", settings, chunk, engine)
-    hidden = replace(seen, target=shuffled(seen))
+    hidden = observed(replace(captured, target=shuffled(seen)), scene.observation, settings).known_to(attack.tier)
     drowned = _attacked(hidden, "what was captured, shuffled", settings, chunk, engine)
     if attack.reads == "texts" or (attack.by_vectors and seen.model.vocabulary is not None):
         doubled = scene.observation.known_to(attack.tier)
@@ -159,9 +159,13 @@ def observed(captured: CapturedClients, like: Observation, settings: CellSetting
     """The captured clients as an attack is handed them, with all else as of their stand-ins."""
     keys = tuple((settings.seeds[0], number) for number in range(captured.clients))
     batches = known_batches(like.model, captured.running, settings)
+    weights, target, reading = captured.before.to(like.weights), captured.target.to(like.target), like.reading
+    trained, layout = like.trained, like.model.layout
     return replace(
-        like, weights=captured.before.to(like.weights), target=captured.target.to(like.target), keys=keys, labels=None,
-        correction=None, batches=batches and batches.to(like.target.device, like.target.dtype),
+        like, weights=weights, target=target, keys=keys, labels=None, correction=None,
+        batches=batches and batches.to(target.device, target.dtype),
+        certainty=None if like.certainty is None or reading is None else reading.certainty(target, weights),
+        trained=None if trained is None else settings.build_defense().trained(weights, target, layout),
     )  # fmt: skip
 
 

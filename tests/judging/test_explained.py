@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from harness.capture import captured
+from harness.base.errors import UsageError
+from harness.capture import CaptureRecord, captured, write_capture
 from harness.judging import judgement
 from harness.judging.capture import read_capture
 from harness.judging.declared import groups_of
@@ -127,16 +128,59 @@ def test_other_facts_are_named(how: dict[str, Any], tmp_path: Path) -> None:
     assert found.outcome == "violated", found
 
 
+Both = tuple[Tensor, Tensor]
+# What clients trained on, and how their truth says it.
+MISREAD: dict[str, tuple[Callable[[Tensor, Tensor], Both], Callable[[Tensor, Tensor], Both], str]] = {
+    "labels from 1": (lambda x, y: (x, y % 9), lambda x, y: (x, y % 9 + 1), "labels are counted from 1"),
+    "a class before the first": (lambda x, y: (x, y % 9 + 1), lambda x, y: (x, y % 9), "the network counts from 1"),
+    "gaps": (lambda x, y: (x, y % 3), lambda x, y: (x, y % 3 * 3), "labels have gaps"),
+    "the order of words": (lambda x, y: (x, y % 2 + 2), lambda x, y: (x, y % 2 + 10), "in the order of words"),
+    "bytes": (lambda x, y: (x * 255, y), lambda x, y: (x, y), r"[+]normalised\(0[|]0.00392157\)"),
+    "scaled": (lambda x, y: (2 * x - 1, y), lambda x, y: (x, y), r"[+]normalised\(0.5[|]0.5\)"),
+    "some mirrored": (lambda x, y: (torch.cat([x[:4], x[4:].flip(-1)]), y), lambda x, y: (x, y),
+                      r"images are mirrored: .* \(1 of 2 clients, such as client 2\)"),
+    "turned": (lambda x, y: (x.mT, y), lambda x, y: (x, y), "rows and columns exchanged"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("adam", [False, True])
+@pytest.mark.parametrize(("trained", "told", "said"), MISREAD.values(), ids=MISREAD)
+def test_a_truth_that_is_read_otherwise_accuses_nobody(
+    trained: Any, told: Any, said: str, adam: bool, tmp_path: Path
+) -> None:
+    """It is one line with the fix, whatever the optimizer."""
+    images, labels = digits(1, CLIENTS * EXAMPLES)
+    (own, numbers), truth = trained(images[0], labels[0]), told(images[0], labels[0])
+    optimizer: dict[str, Any] = {"name": "Adam", "lr": 1e-3} if adam else {"name": "SGD", "lr": 0.1}
+    folders = []
+    for client in range(CLIENTS):
+        part = slice(client * EXAMPLES, (client + 1) * EXAMPLES)
+        torch.manual_seed(0)
+        module = small((1, 8, 8), 12)
+        before = {name: value.clone() for name, value in module.state_dict().items()}
+        nn.functional.cross_entropy(module(own[part]), numbers[part]).backward()
+        MADE["adam"](module.parameters()).step() if adam else torch.optim.SGD(module.parameters(), 0.1).step()
+        record = CaptureRecord(
+            model=f"{__name__}:small", image_shape=(1, 8, 8), classes=12, optimizer=optimizer, batch_size=EXAMPLES,
+            learning_rate=optimizer["lr"],
+        )  # fmt: skip
+        shown = {"images": truth[0][part], "labels": truth[1][part]}
+        folders.append(write_capture(tmp_path / str(client), record, before, after=module.state_dict(), **shown))
+    (clients,) = federations([read_capture(folder) for folder in folders])
+    with pytest.raises(UsageError, match=said):
+        explained(clients, groups_of([clients], "t", ["cpl"], "none", "cpu")[0].cell, tmp_path)
+
+
 @dataclass
 class Began:
-    before: torch.Tensor
+    before: Tensor
 
 
 def test_rounding_moves_what_is_next_to_nothing() -> None:
     """As signs of a gradient do, where the weights cancel but for their rounding."""
     clients: Any = Began(torch.tensor([[1.0, 1.0, 3.0], [1.0, 1.0, 2.0]]))
 
-    def play(these: Any) -> torch.Tensor:
+    def play(these: Any) -> Tensor:
         return torch.stack([these.before[:, 0] - these.before[:, 1], these.before[:, 2]], 1).sign()
 
     assert moved_by_rounding(clients, play(clients), SINGLE, play).tolist() == [[2.0, 0.0], [2.0, 0.0]]
