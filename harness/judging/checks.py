@@ -229,7 +229,7 @@ def fits_loss(evidence: Evidence) -> Check | None:
     captured = evidence.captured
     if evidence.settings.defense != "none" or captured.not_known or captured.foreign or not captured.sums:
         return None
-    name = bias_of_logits(evidence.module, captured.record.shape)
+    name = bias_of_logits(evidence.module, captured.record.shape, captured.record.classes)
     if name not in evidence.layout.names:
         return None
     values = evidence.tensors()[evidence.layout.names.index(name)]
@@ -243,17 +243,17 @@ def fits_loss(evidence: Evidence) -> Check | None:
         said = f"the entries of {name} add up to {float(apart):.2g} of their sizes, those of cross-entropy to 0"
         mend = "another loss, weight decay or a defense that is not declared"
         return Check(NAME, "violated", f"{said}: {mend}")
-    if float(times) > 1 + _UNLIKE:
-        said = f"the entries of {name} are at least {float(times):.3g} times as large as those of the declared loss"
-        return Check(NAME, "violated", f"{said}: give loss_scale where it is a sum, or correct learning_rate")
     if bool((below - rounding > _UNLIKE * sizes).any()):
         said = f"more entries of {name} are below 0 than {evidence.most_examples} examples have labels"
         mend = "an update is after less before, and a gradient goes uphill; or there are more examples than declared"
         return Check(NAME, "violated", f"{said}: {mend}")
+    if float(times) > 1 + _UNLIKE:
+        said = f"the entries of {name} are at least {float(times):.3g} times as large as those of the declared loss"
+        return Check(NAME, "violated", f"{said}: give loss_scale where it is a sum, or correct learning_rate")
     return Check(NAME, "holds", f"the entries of {name} are as the declared multiple of cross-entropy has them")
 
 
-def bias_of_logits(module: nn.Module, image_shape: tuple[int, ...]) -> str | None:
+def bias_of_logits(module: nn.Module, image_shape: tuple[int, ...], classes: int) -> str | None:
     """The name of the bias that is added to logits and to nothing else; None where there is none such."""
     made: dict[str, list[Any]] = {}
     layers = {name: layer for name, layer in module.named_modules() if type(layer) is nn.Linear}
@@ -267,7 +267,8 @@ def bias_of_logits(module: nn.Module, image_shape: tuple[int, ...]) -> str | Non
     finally:
         for hook in hooks:
             hook.remove()
-    if not isinstance(output, torch.Tensor):  # such as logits and features, which attacks refuse
+    # Others, such as logits with features or one number, are no logits: attacks refuse them.
+    if not isinstance(output, torch.Tensor) or output.shape != (1, classes):
         return None
     shared = [id(one) for _, one in module.named_parameters(remove_duplicate=False)]
     for name, outputs in made.items():

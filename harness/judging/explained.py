@@ -95,9 +95,9 @@ class _Left:
             said = f"{said}, the rounding of the floats that were sent by up to {width:.2g}"
             return Check(NAME, "cannot tell", said, undecided=worst >= HIDES)
         mend = (
-            "check learning_rate, loss_scale, clip_grad_norm, fedprox, the optimizer, each layer's mode, whether the "
-            "truth has the order, the scale and the augmentation of what was trained on, and whether the loss has "
-            "label smoothing or class weights"
+            "check learning_rate, loss_scale, accumulate, clip_grad_norm, fedprox, the optimizer, each layer's mode, "
+            "whether the model ends in logits, whether the truth has the order, the scale and the augmentation of what "
+            "was trained on, and whether the loss has label smoothing or class weights"
         )
         return Check(NAME, "violated", f"{said}; {mend}")
 
@@ -413,14 +413,17 @@ def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _L
         said = f"{check.detail}; {said}; none is declared"
         return replace(check, outcome="cannot tell", detail=said, undecided=True)
     times = 1 + scaled[:, 0, 0]
+    told = dict.fromkeys(f"{float(one):.4g}" for one in (times.min(), times.max()))
+    said = f"it is {' to '.join(told)} times what the truth gives"
     if beside.fits(alone, allowed) and bool((times < 0).all()):
-        said = f"it is {float(times.min()):.4g} to {float(times.max()):.4g} times what the truth gives"
-        return replace(check, detail=f"{check.detail}; {said}: an update is after less before, a gradient goes uphill")
+        # A gradient is divided by minus the learning rate where it is taken for a change.
+        whole = captured.of_update and bool(((-times * captured.record.rate - 1).abs() < UNLIKE).all())
+        mend = "call it gradient.npz" if whole else "an update is after less before, a gradient goes uphill"
+        return replace(check, detail=f"{check.detail}; {said}: {mend}")
     if beside.fits(alone, allowed) and bool((times > 0).all()):
-        told = dict.fromkeys(f"{float(one):.4g}" for one in (times.min(), times.max()))
-        said = f"it is {' to '.join(told)} times what the truth gives"
         defended = captured.record.defense is not None and captured.record.defense.name != "none"
         clipped = ", clip_grad_norm" if bool((times < 1).all()) else ", a clip that is off" if defended else ""
+        clipped += ", an update weighted by its examples" if len(told) > 1 else ""
         said = f"{said}: a loss that is summed or divided (loss_scale){clipped}, or another learning_rate"
         return replace(check, detail=f"{check.detail}; {said}")
     return _with_other(check, sent, left.made)
