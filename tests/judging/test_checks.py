@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from federation_cases import Client, run_case, suite_cases, summary
+from federation_cases import RATE, Client, run_case, suite_cases, summary
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout
 from harness.capture import CaptureRecord
@@ -87,7 +87,7 @@ def test_numbers_that_are_declared_to_be_rounded_are_few(
 @pytest.mark.parametrize(
     ("name", "settings"),
     [("quantization", {"kind": kind}) for kind in ("float16", "bfloat16", "normfloat4")]
-    + [("nvflare:ModelQuantizer", {"quantization_type": kind}) for kind in ("float4", "blockwise8")],
+    + [("nvflare:ModelQuantizer", {"quantization_type": kind}) for kind in ("float4", "blockwise8", "adaquant")],
 )
 def test_numbers_that_are_declared_to_be_coarser_are(
     name: str, settings: dict[str, Any], really: bool, tmp_path: Path
@@ -97,6 +97,15 @@ def test_numbers_that_are_declared_to_be_coarser_are(
     sent = replace(case, really=None if really else Client(batch=4))
     (check,) = [one for one in run_case(sent, tmp_path, truth=False) if one.name == ON_GRID]
     assert check.outcome == ("holds" if really else "violated"), check.detail
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [("adaquant", "violated"), ("blockwise8", "violated")])
+def test_that_steps_of_adam_have_few_sizes_is_no_rounding(kind: str, outcome: str, tmp_path: Path) -> None:
+    declared = Declared(name="nvflare:ModelQuantizer", settings={"quantization_type": kind})
+    case = replace(CASES["two bits for a number"], declared=declared, model="mlp", sent_as="update")
+    case = replace(case, really=Client(batch=4, adam=True), said={"optimizer": f"adam:lr={RATE}"})
+    (check,) = [one for one in run_case(case, tmp_path, truth=False) if one.name == ON_GRID]
+    assert check.outcome == outcome, check.detail
 
 
 def test_weights_that_are_rounded_and_not_their_change_accuse_nobody(tmp_path: Path) -> None:

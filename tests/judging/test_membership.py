@@ -166,7 +166,7 @@ def test_examples_that_are_not_as_the_model_takes_them_are_doubted(judge: Any, t
         code, document, _ = judge(*files, *asked)
         _, said, _ = judge(*files, *asked, as_json=False)
         words = " ".join(said.split())
-        told = "check how images are scaled" in words and "how labels are numbered" in words
+        told = "check how they are scaled" in words and "how labels are numbered" in words
         assert (code, document["doubt"] is not None, told) == (0, name != "as they are", name != "as they are")
 
 
