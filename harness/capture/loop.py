@@ -231,7 +231,9 @@ def _problems(watch: Watch, given: Mapping[str, Any]) -> list[str]:
         if fact is None:
             problems.append(reason)
         else:
-            told = reason.partition(";")[0]
+            # A factory that was named says nothing of what is done before it.
+            whole = "+normalised(" in reason and "+normalised(" not in given[fact]
+            told = reason if whole else reason.partition(";")[0]
             level = logging.INFO if fact == "fedprox" else logging.WARNING  # which is then as it should be
             log.log(level, "harness: %s is given as %s, and %s", fact, given[fact], told)
     return problems

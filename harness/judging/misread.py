@@ -11,15 +11,9 @@ import torch
 from torch import Tensor
 
 from harness.base.errors import UsageError
+from harness.base.normalising import BYTES, USUAL, name_of_scaling
 from harness.judging.capture import FACTS
 from harness.judging.federation import CapturedClients
-
-# Means and deviations that training scripts scale images with: any, MNIST, Fashion-MNIST, CIFAR-10, ImageNet.
-_SCALINGS = (
-    ("0.5", "0.5"), ("0.1307", "0.3081"), ("0.2860", "0.3530"), ("0.4914/0.4822/0.4465", "0.2470/0.2435/0.2616"),
-    ("0.4914/0.4822/0.4465", "0.2023/0.1994/0.2010"), ("0.485/0.456/0.406", "0.229/0.224/0.225"),
-)  # fmt: skip
-_BYTES = ("0", f"{1 / 255:.8f}")
 
 Reading = tuple[str, CapturedClients]
 """How a truth has to be changed, in words, and the clients with the changed truth."""
@@ -71,16 +65,12 @@ def _readings(captured: CapturedClients) -> Iterator[Reading]:
         yield f"{words}; number labels in the truth as the client's loss took them", replace(captured, labels=numbered)
     if record.data != "images" or record.columns is not None:
         return
-    for mean, deviation in (_BYTES, *_SCALINGS):
-        middle, width = (torch.tensor([float(one) for one in text.split("/")]) for text in (mean, deviation))
-        if len(middle) in (1, images.shape[2]):
-            scaled = (images - middle.reshape(-1, 1, 1)) / width.reshape(-1, 1, 1)
-            what = "multiplied by 255" if (mean, deviation) == _BYTES else "scaled"
-            own = f'"model": "{record.model}+normalised({mean}|{deviation})"'
-            yield (
-                f"images are {what} before the network takes them: in {FACTS} write {own}",
-                replace(captured, images=scaled),
-            )
+    for mean, deviation in (BYTES, *USUAL):
+        if len(mean) in (1, images.shape[2]):
+            middle, width = (torch.tensor(one).reshape(-1, 1, 1) for one in (mean, deviation))
+            own = f'"model": "{record.model}+{name_of_scaling(mean, deviation)}"'
+            what = f"images are scaled before the network takes them: in {FACTS} write {own}"
+            yield what, replace(captured, images=(images - middle) / width)
     for words, turned in _turnings(images):
         yield (
             f"images are {words}: give them as they were trained on, behind the augmentation, or leave the truth out",

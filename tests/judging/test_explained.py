@@ -135,7 +135,7 @@ MISREAD: dict[str, tuple[Callable[[Tensor, Tensor], Both], Callable[[Tensor, Ten
     "a class before the first": (lambda x, y: (x, y % 9 + 1), lambda x, y: (x, y % 9), "the network counts from 1"),
     "gaps": (lambda x, y: (x, y % 3), lambda x, y: (x, y % 3 * 3), "labels have gaps"),
     "the order of words": (lambda x, y: (x, y % 2 + 2), lambda x, y: (x, y % 2 + 10), "in the order of words"),
-    "bytes": (lambda x, y: (x * 255, y), lambda x, y: (x, y), r"[+]normalised\(0[|]0.00392157\)"),
+    "bytes": (lambda x, y: (x * 255, y), lambda x, y: (x, y), r"[+]normalised\(0[|]0.003921569\)"),
     "scaled": (lambda x, y: (2 * x - 1, y), lambda x, y: (x, y), r"[+]normalised\(0.5[|]0.5\)"),
     "some mirrored": (lambda x, y: (torch.cat([x[:4], x[4:].flip(-1)]), y), lambda x, y: (x, y),
                       r"images are mirrored: .* \(1 of 2 clients, such as client 2\)"),
