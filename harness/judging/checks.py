@@ -286,7 +286,9 @@ def fits_loss(evidence: Evidence) -> Check | None:
         return Check(NAME, "violated", f"{said}: {mend}")
     if float(times) > 1 + _UNLIKE:
         said = f"the entries of {name} are at least {float(times):.3g} times as large as those of the declared loss"
-        return Check(NAME, "violated", f"{said}: give loss_scale where it is a sum, or correct learning_rate")
+        optimizer = captured.record.local_optimizer
+        state = ", or state if its optimizer remembers earlier rounds" if optimizer and optimizer.is_stateful else ""
+        return Check(NAME, "violated", f"{said}: give loss_scale where it is a sum, or correct learning_rate{state}")
     return Check(NAME, "holds", f"the entries of {name} are as the declared multiple of cross-entropy has them")
 
 

@@ -12,7 +12,7 @@ from scipy.stats import chi2, norm
 from scipy.stats import t as student
 from torch import Tensor
 
-from harness.base.randomness import generator
+from harness.base.randomness import Stream, generator
 from harness.datasets.public import NONE
 from harness.evaluation.controls import with_other_key
 from harness.experiment import CellSettings
@@ -95,9 +95,9 @@ class _Left:
             said = f"{said}, the rounding of the floats that were sent by up to {width:.2g}"
             return Check(NAME, "cannot tell", said, undecided=worst >= HIDES)
         mend = (
-            "check learning_rate, loss_scale, accumulate, clip_grad_norm, fedprox, the optimizer, each layer's mode, "
-            "whether the model ends in logits, whether the truth has the order, the scale and the augmentation of what "
-            "was trained on, and whether the loss has label smoothing or class weights"
+            "check learning_rate, loss_scale, accumulate, clip_grad_norm, fedprox, the optimizer and its state, each "
+            "layer's mode, whether the model ends in logits, whether the truth has the order, the scale and the "
+            "augmentation of what was trained on, and whether the loss has label smoothing or class weights"
         )
         return Check(NAME, "violated", f"{said}; {mend}")
 
@@ -293,6 +293,8 @@ def _of_known_noise(
         wide = moved_by_rounding(clients, own, SINGLE, play)
         return _by_rounding(found, other, sent, wide, captured.record.optimizer) is not None
 
+    if (in_some_order := _by_order(check, captured, sent, play)) is not None:
+        return in_some_order
     require_as_trained(captured, sent, made, play, fits)
     if (half := captured.record.computed_in) is not None:
         said = f"{check.detail}; the client computes in half precision ({half}), which may send it: capture one without"
@@ -376,6 +378,35 @@ def _as_drawn(evidence: Evidence, apart: Tensor, left: _Left) -> bool:
     times = 1 + (apart * left.made).sum(1) / left.made.square().sum(1).clamp_min(1e-30)
     alike = left.fits(apart - (times - 1)[:, None] * left.made, None)
     return alike and bool(((times >= drawn[0]) & (times <= drawn[1])).all())
+
+
+def _by_order(
+    check: Check, captured: CapturedClients, sent: Tensor, play: Callable[[CapturedClients], Tensor]
+) -> Check | None:
+    """The check where what is left is no more than an order of the examples makes that nobody says; None where it is
+    more, there is noise, or the order is known."""
+    record, images, labels = captured.record, captured.images, captured.labels
+    if record.local_steps == 1 or not captured.of_update or images is None or labels is None:
+        return None
+    alike = record.passes == 1 or torch.equal(*(images.unflatten(1, (record.passes, -1))[:, one] for one in (0, -1)))
+    if record.order == "same" or not alike:
+        return None
+    slots, each = record.slots(), record.truths // record.passes
+    first = torch.tensor([slots.index(one) for one in range(record.truths)])
+    random = [Stream("order", number) for number in range(PLAYS)]
+
+    def in_order(number: int) -> Tensor:
+        passes = [random[number].permutation(each) + start for start in range(0, record.truths, each)]
+        places = first[torch.cat(passes)][slots]
+        return play(replace(captured, images=images[:, places], labels=labels[:, places]))
+
+    plays = [in_order(number) for number in range(PLAYS)]
+    # However much the order hides: nothing is called resilient by what cannot tell.
+    if check_of_draws(NAME, sent, captured.grain, Drawn(plays.__getitem__, False, None), True).outcome != "holds":
+        return None
+    found = check.detail.partition(";")[0]
+    said = f"{found}, and {PLAYS} other orders of its examples give as much: give them in the order of the training"
+    return cannot(NAME, said)
 
 
 def _by_rounding(check: Check, left: _Left, sent: Tensor, allowed: Tensor, optimizer: str) -> Check | None:

@@ -268,7 +268,13 @@ def earlier_of(captures: Sequence[Capture]) -> Earlier:
     found: dict[Path, Capture] = {}
     for capture in captures:
         record = capture.record
-        if record.state == "new" or capture.kind == "gradient" or not _optimizer(capture).is_stateful:
+        # Before its first round a client has nothing to remember.
+        if (
+            record.state == "new"
+            or not record.rounds_before
+            or capture.kind == "gradient"
+            or not _optimizer(capture).is_stateful
+        ):
             continue
         where = f"capture {str(capture.folder)!r}: its optimizer's state was carried over from round {record.round - 1}"
         before = known.get((record.client, record.round - 1))
