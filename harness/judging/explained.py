@@ -12,6 +12,7 @@ from scipy.stats import chi2, norm
 from scipy.stats import t as student
 from torch import Tensor
 
+from harness.base.errors import UsageError
 from harness.base.randomness import Stream, generator
 from harness.datasets.public import NONE
 from harness.evaluation.controls import with_other_key
@@ -20,7 +21,7 @@ from harness.judging.capture import FACTS
 from harness.judging.draws import HIDES, PLAYS, UNFIT, UNLIKE, Drawn, cannot, check_of_draws
 from harness.judging.evidence import LEVEL, Check, Evidence, bonferroni, level_of
 from harness.judging.federation import CapturedClients
-from harness.judging.misread import require_as_trained
+from harness.judging.misread import other_reading
 from harness.judging.noise_checks import GIVE_SIZE, drawn_levels, noise_alone
 from harness.judging.series import along_the_way
 from harness.judging.stage import SimulatedStage
@@ -285,6 +286,28 @@ def _of_known_noise(
     if check.outcome != "violated":
         return check
 
+    if (otherwise := _read_otherwise(check, captured, sent, made, left, play)) is not None:
+        return otherwise
+    if (half := captured.record.computed_in) is not None:
+        said = f"{check.detail}; the client computes in half precision ({half}), which may send it: capture one without"
+        return replace(check, outcome="cannot tell", detail=said, undecided=True)
+    coarse = moved_by_rounding(captured, made, HALF, play)
+    if left.check(sent - shrunk, coarse if allowed is None else coarse.maximum(allowed)).outcome == "violated":
+        return check
+    said = f"{check.detail}; or the client computes in half precision, which may send it: capture one without"
+    return replace(check, outcome="cannot tell", detail=said, undecided=True)
+
+
+def _read_otherwise(
+    check: Check, captured: CapturedClients, sent: Tensor, made: Tensor, left: _Left,
+    play: Callable[[CapturedClients], Tensor],
+) -> Check | None:  # fmt: skip
+    """The check where the truth fits in another order, or read otherwise; None where it does not.
+
+    Raises:
+        UsageError: it has to be read otherwise, and no noise hides how well it then fits.
+    """
+
     def fits(clients: CapturedClients, own: Tensor) -> bool:
         other = replace(left, made=own)
         found = other.check(sent - own)
@@ -295,15 +318,11 @@ def _of_known_noise(
 
     if (in_some_order := _by_order(check, captured, sent, play)) is not None:
         return in_some_order
-    require_as_trained(captured, sent, made, play, fits)
-    if (half := captured.record.computed_in) is not None:
-        said = f"{check.detail}; the client computes in half precision ({half}), which may send it: capture one without"
-        return replace(check, outcome="cannot tell", detail=said, undecided=True)
-    coarse = moved_by_rounding(captured, made, HALF, play)
-    if left.check(sent - shrunk, coarse if allowed is None else coarse.maximum(allowed)).outcome == "violated":
-        return check
-    said = f"{check.detail}; or the client computes in half precision, which may send it: capture one without"
-    return replace(check, outcome="cannot tell", detail=said, undecided=True)
+    if (words := other_reading(captured, sent, made, play, fits)) is None:
+        return None
+    if left.level is None:
+        raise UsageError(f"{NAME} only if it is read otherwise than it stands there: {words}")
+    return replace(check, detail=f"{check.detail}; it fits better where {words}")
 
 
 def _by_draws(

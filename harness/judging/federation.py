@@ -40,6 +40,9 @@ _OWN = {"client", "round", "framework", "examples", "format", "state", "order"}
 # What follows from how many examples a client has: captures that differ in it are judged in groups.
 OF_DATA = {"batch_size", "expected_batch_size", "local_steps", "epochs"}
 
+# What weight decay that nobody declares may add to a step, of the largest there is.
+_LARGER = 0.05
+
 Sampling = Literal["fixed", "unknown", "poisson"]
 """How many examples are behind a step: as many as are declared (``fixed``); perhaps another number, drawn by Poisson
 sampling, and nobody says so (``unknown``); certainly a drawn one, and only this or the expected one is declared
@@ -208,8 +211,8 @@ def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> 
     layout = foreign or Layout.of(module)
     record = record.with_groups(layout.names, layout.sizes)
     captures = [replace(one, record=one.record.with_groups(layout.names, layout.sizes)) for one in captures]
-    if not foreign and record.dtype is None and (half := half_of(captures, module)) is not None:
-        sys.stderr.write(f"harness: all weights that were sent are numbers of {half}: they are taken to be sent so\n")
+    half = half_of(captures, module) if not foreign and record.dtype is None else None
+    if half is not None:
         record = record.model_copy(update={"dtype": half})
         captures = [replace(one, record=one.record.model_copy(update={"dtype": half})) for one in captures]
     # A change that is sent in half precision is not as coarse as weights are.
@@ -220,6 +223,8 @@ def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> 
         _client(capture, module, layout, state, defense, earlier)
         for capture, state in zip(captures, states or [None] * len(captures), strict=True)
     ]
+    if half is not None:
+        sys.stderr.write(f"harness: all weights that were sent are numbers of {half}: they are taken to be sent so\n")
     names = {name for part in parts for name in part[3] if bool(part[3][name].any())}
     moved = {name: torch.stack([part[3][name] for part in parts]) for name in sorted(names)}
     whole = {name for name, buffer in module.named_buffers() if not buffer.is_floating_point()}
@@ -378,6 +383,7 @@ def _client(
     # Where rates differ, the smallest leaves the coarsest numbers.
     scale = reading.rate * record.local_steps
     grain /= min([1.0, *(factor for _, factor, _ in reading.groups)])
+    _require_steps(capture, reading, update, before, grain)
     seen = reading.gradient(update[None], before[None])[0].float() + 0.0
     if not seen.isfinite().all():
         raise UsageError(
@@ -388,6 +394,19 @@ def _client(
         raise UsageError(f"capture {str(folder)!r}: the client sent what it got; check that it trained in between")
     buffers = {} if state is None else _moved_buffers(capture, module, state, sent, scale)
     return before.float(), seen, grain / scale, buffers
+
+
+def _require_steps(capture: Capture, reading: UpdateReading, update: Tensor, before: Tensor, grain: float) -> None:
+    """The first step of Adam and its like is of a known size at most, whatever the data are."""
+    if reading.adaptive is None:
+        return
+    most = reading.largest(update[None], before[None], grain)
+    if most > 1 + _LARGER:
+        record = capture.record
+        raise UsageError(
+            f"capture {str(capture.folder)!r}: its step is up to {most:.3g} times as large as {record.optimizer} takes "
+            f"with learning_rate {record.learning_rate:g}; correct one of them, or say that its state was carried over"
+        )
 
 
 def _moved(capture: Capture, module: nn.Module, layout: Layout, foreign: bool) -> Tensor:

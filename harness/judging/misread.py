@@ -10,7 +10,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from harness.base.errors import UsageError
 from harness.base.normalising import BYTES, USUAL, name_of_scaling
 from harness.judging.capture import FACTS
 from harness.judging.federation import CapturedClients
@@ -19,18 +18,15 @@ Reading = tuple[str, CapturedClients]
 """How a truth has to be changed, in words, and the clients with the changed truth."""
 
 
-def require_as_trained(
+def other_reading(
     captured: CapturedClients, sent: Tensor, made: Tensor, play: Callable[[CapturedClients], Tensor],
     fits: Callable[[CapturedClients, Tensor], bool],
-) -> None:  # fmt: skip
-    """Asks whether what clients sent, which their truth does not explain, fits another reading of it.
+) -> str | None:  # fmt: skip
+    """Return how the truth has to be read to explain what clients sent, with the fix; None where nothing here helps.
 
     Args:
         sent, made: (V, P), what was sent, and what the truth gives as it stands.
         play: makes what clients send of their truth. fits: whether that is what was sent, for all clients.
-
-    Raises:
-        UsageError: it does; the line says how to correct the truth or the model.
     """
     ways, clients, plays = [""], [captured], [made]
     for words, other in _readings(captured):
@@ -42,19 +38,18 @@ def require_as_trained(
         clients.append(other)
     nearest = torch.stack([(sent - one).norm(dim=1) for one in plays]).nan_to_num(torch.inf).argmin(0).tolist()
     if not any(nearest):
-        return
+        return None
     rows, best = range(len(sent)), torch.stack([plays[way][row] for row, way in enumerate(nearest)])
     images, labels = (
         torch.stack([getattr(clients[way], name)[row] for row, way in enumerate(nearest)])
         for name in ("images", "labels")
     )
-    if fits(replace(captured, images=images, labels=labels), best):
-        found = {way: [row for row in rows if nearest[row] == way] for way in dict.fromkeys(nearest) if way}
-        said = "; ".join(
-            f"{ways[way]} ({len(own)} of {len(sent)} clients, such as client {own[0] + 1})"
-            for way, own in found.items()
-        )
-        raise UsageError(f"the truth explains what was sent only if it is read otherwise than it stands there: {said}")
+    if not fits(replace(captured, images=images, labels=labels), best):
+        return None
+    found = {way: [row for row in rows if nearest[row] == way] for way in dict.fromkeys(nearest) if way}
+    return "; ".join(
+        f"{ways[way]} ({len(own)} of {len(sent)} clients, such as client {own[0] + 1})" for way, own in found.items()
+    )
 
 
 def _readings(captured: CapturedClients) -> Iterator[Reading]:
@@ -73,7 +68,7 @@ def _readings(captured: CapturedClients) -> Iterator[Reading]:
             yield what, replace(captured, images=(images - middle) / width)
     for words, turned in _turnings(images):
         yield (
-            f"images are {words}: give them as they were trained on, behind the augmentation, or leave the truth out",
+            f"images are {words}: give them as they were trained on, behind any augmentation, or leave the truth out",
             replace(captured, images=turned),
         )
 
@@ -95,6 +90,8 @@ def _numberings(labels: Tensor, classes: int) -> Iterator[tuple[str, Tensor]]:
 
 def _turnings(images: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Images (V, n, C, H, W) as augmentation and other libraries have them."""
+    if 0 < float(images.max()) < 1:
+        yield "divided by their largest number", images / images.max()
     yield "mirrored", images.flip(-1)
     yield "upside down", images.flip(-2)
     yield "with black and white exchanged", 1 - images

@@ -137,6 +137,7 @@ MISREAD: dict[str, tuple[Callable[[Tensor, Tensor], Both], Callable[[Tensor, Ten
     "the order of words": (lambda x, y: (x, y % 2 + 2), lambda x, y: (x, y % 2 + 10), "in the order of words"),
     "bytes": (lambda x, y: (x * 255, y), lambda x, y: (x, y), r"[+]normalised\(0[|]0.003921569\)"),
     "scaled": (lambda x, y: (2 * x - 1, y), lambda x, y: (x, y), r"[+]normalised\(0.5[|]0.5\)"),
+    "darker": (lambda x, y: (x, y), lambda x, y: (x / 16, y), "divided by their largest number"),
     "some mirrored": (lambda x, y: (torch.cat([x[:4], x[4:].flip(-1)]), y), lambda x, y: (x, y),
                       r"images are mirrored: .* \(1 of 2 clients, such as client 2\)"),
     "turned": (lambda x, y: (x.mT, y), lambda x, y: (x, y), "rows and columns exchanged"),
@@ -188,6 +189,15 @@ def test_a_truth_that_is_read_otherwise_accuses_nobody(
     """It is one line with the fix, whatever the optimizer."""
     with pytest.raises(UsageError, match=said):
         by_hand(tmp_path, trained(*examples()), told(*examples()), adam)
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_a_first_step_that_is_larger_than_declared_is_one_line(made: str, tmp_path: Path) -> None:
+    """What is read of it has no size any more, and the truth explained it."""
+    rates = {"adam": 1e-3, "adamw": 1e-2, "rmsprop": 1e-3}
+    declared = {"optimizer": f"{made}:lr={rates[made] / 3}", "learning_rate": rates[made] / 3}
+    with pytest.raises(UsageError, match=f"its step is up to 3.* times as large as {made}"):
+        checked(tmp_path, MADE[made], batch=EXAMPLES, **declared)
 
 
 ORDERS = [(2, 0, 3, 1), (1, 3, 2, 0)]
