@@ -199,8 +199,8 @@ def _scaled(file: DataFile, images: np.ndarray) -> np.ndarray:
         raise file.wrong("has images with NaN or infinite values", "remove those images")
     if images.min() < 0 or images.max() > 1:
         raise file.wrong(
-            f"has image values from {images.min():g} to {images.max():g}",
-            "scale float images to [0, 1], or save 0 to 255 as uint8",
+            f"has values from {images.min():g} to {images.max():g}",
+            "scale floats to [0, 1], or save 0 to 255 as uint8",
         )
     if 0 < images.max() <= _ALMOST_BLACK:
         raise file.wrong(

@@ -109,8 +109,9 @@ def circumstances(cell: Row) -> str:
 
 
 def kinds_of(cells: Iterable[CellResult]) -> Kind:
-    """What the examples of some cells are called."""
-    return kind_of_all(cell.kind for cell in cells if cell.metrics)
+    """What the examples of some cells are called. Cells that tell examples apart measure little, and say it last."""
+    measured = [cell for cell in cells if cell.metrics]
+    return kind_of_all(cell.kind for cell in [one for one in measured if reconstructs(one)] or measured)
 
 
 def is_table(cell: CellResult) -> bool:

@@ -428,10 +428,20 @@ class UpdateReading:
 
     def gradient(self, update: Tensor, weights: Tensor) -> Tensor:
         """What an update (R, P) says of the gradient, given the weights (R, P) before it."""
+        made = self._steps(update, weights)
+        return made if self.adaptive is None else self.adaptive.gradient(made, self._rounded(weights))
+
+    def largest(self, update: Tensor, weights: Tensor, grain: float) -> float:
+        """The largest coordinate of adaptive steps, of the largest that they take, but for this rounding of updates."""
+        assert self.adaptive is not None
+        size = self._steps(update, weights).abs() - grain / self._rate(update)
+        return float(self.adaptive.root * size.max())
+
+    def _steps(self, update: Tensor, weights: Tensor) -> Tensor:
+        """An update (R, P) without weight decay, in units of minus the learning rate of its steps."""
         kept = self._of_decay(update)
         moved = update if kept is None else update - kept * weights.to(update)
-        made = moved / (-self._rate(update) * self.steps)
-        return made if self.adaptive is None else self.adaptive.gradient(made, self._rounded(weights))
+        return moved / (-self._rate(update) * self.steps)
 
     def certainty(self, gradient: Tensor, weights: Tensor, least: float = _PRECISION) -> Tensor | None:
         """Weights (R, P) of the coordinates of a gradient that was read so, by how exactly each is known.

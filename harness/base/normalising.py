@@ -10,6 +10,15 @@ _DIGITS = 7
 Scaling = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and standard deviation, of all channels or of each."""
 
+BYTES: Scaling = ((0.0,), (1 / 255,))
+"""The scaling that leaves images as bytes, from 0 to 255."""
+USUAL: tuple[Scaling, ...] = (
+    ((0.5,), (0.5,)), ((0.1307,), (0.3081,)), ((0.286,), (0.353,)),
+    ((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)), ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.201)),
+    ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+)  # fmt: skip
+"""Scalings of training scripts: of any images, of MNIST, Fashion-MNIST, CIFAR-10 (two), and ImageNet."""
+
 
 def name_of_scaling(mean: Sequence[float], deviation: Sequence[float]) -> str:
     """Write a scaling as it stands behind a network's name: ``normalised(0.5|0.25)``, channels apart by slashes."""

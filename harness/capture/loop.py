@@ -194,6 +194,7 @@ class Round:
             record = _record_of(seen | dict(given), problems)
             kept = truth or {} if watch is None else watch.of_steps(truth or {}, moved)
             kept = _in_01(kept, getattr(record, "model", None))
+            record = record if isinstance(record, NotCaptured) else _ordered(record, kept)
             named: dict[str, Any] = {**kept, **sent}
             write_capture(self.folder, record, before, tokenizer=tokenizer, **named)
             self.over = True
@@ -206,6 +207,16 @@ class Round:
     def _tell(self, reason: str) -> None:
         if not self._strict:  # who catches it has the reason
             log.warning("harness: %r is not captured because %s", str(self.folder), reason)
+
+
+def _ordered(record: CaptureRecord, truth: Mapping[str, Any]) -> CaptureRecord:
+    """The record that says whether passes over the truth, which was kept as it was trained on, are all alike."""
+    if record.order is not None or not truth:
+        return record
+    values = torch.as_tensor(next(iter(truth.values())))
+    passes = values.split(max(1, len(values) // (record.epochs or 1)))
+    alike = all(torch.equal(one, passes[0]) for one in passes)
+    return record.model_copy(update={"order": "same" if alike else "reshuffled"})
 
 
 def _with_tokenizer(given: Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:
@@ -231,7 +242,9 @@ def _problems(watch: Watch, given: Mapping[str, Any]) -> list[str]:
         if fact is None:
             problems.append(reason)
         else:
-            told = reason.partition(";")[0]
+            # A factory that was named says nothing of what is done before it.
+            whole = "+normalised(" in reason and "+normalised(" not in given[fact]
+            told = reason if whole else reason.partition(";")[0]
             level = logging.INFO if fact == "fedprox" else logging.WARNING  # which is then as it should be
             log.log(level, "harness: %s is given as %s, and %s", fact, given[fact], told)
     return problems

@@ -24,7 +24,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from harness.base.errors import in_one_line
 from harness.base.layers import digest_of_layers, drops_out, drops_within
-from harness.base.normalising import name_of_scaling
+from harness.base.normalising import BYTES, USUAL, name_of_scaling
 from harness.capture.losses import MEND, Clips, facts_of_losses, kind_of, seen_of, weights_beside
 from harness.capture.optimizers import Loader, Steps, batches_of, loader_of, parameters_of
 from harness.capture.passes import (
@@ -367,7 +367,7 @@ class Watch:
             self.unlike["model",] = (
                 f"what went into its network goes from {least:.3g} to {most:.3g}, and images are looked for in [0, 1]; "
                 f"{clamp}give the model with mean and deviation of its scaling behind it, such as "
-                f"{name or 'module:factory'}+normalised(0.5|0.5)"
+                f"{name or 'module:factory'}+{name_of_scaling(*(USUAL[0] if least < 0 or near else BYTES))}"
             )
 
     def _look_within(self, network: Network) -> None:

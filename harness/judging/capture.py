@@ -303,6 +303,10 @@ class CaptureRecord(BaseModel):
             )
         examples, size = self.examples, self.expected_batch_size or self.batch_size
         if examples is None:
+            if (self.epochs or 1) > self.local_steps * self.accumulate:
+                raise ValueError(
+                    f"epochs {self.epochs} are as many local_steps at least; give local_steps, those of all"
+                )
             return self
         if size > examples:
             raise ValueError(f"batch_size {size:g} is more than the client's {examples} examples; correct one of them")

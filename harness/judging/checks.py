@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.stats import chi2
-from torch import nn
+from torch import Tensor, nn
 
-from harness.base.coding import ByChance, Coding, Kind
+from harness.base.coding import ByChance, Coding
+from harness.base.randomness import Stream
 from harness.experiment import CellSettings
 from harness.judging.declared import context_of, steps_of
 from harness.judging.evidence import LEVEL, Check, Evidence, Outcome, bonferroni
@@ -27,6 +28,8 @@ BARE = "no array leaves bare"
 _FINEST = 16
 # Of a number: what single precision may have lost of it.
 _SINGLE = 1e-6
+# A share of numbers that rounding moves, below which their floats are too coarse to see it.
+_SEEN = 0.5
 
 
 def left_out(evidence: Evidence) -> Check | None:
@@ -80,7 +83,9 @@ def _of_few_values(evidence: Evidence) -> Check | None:
     if adaptive is not None and not evidence.defense.changes_messages():
         return None
     if most is None:
-        return None if coding is None or evidence.noise is not None else _of_floats(evidence, coding.kind)
+        of_kind = {"float16": _of_floats, "bfloat16": _of_floats, "adaquant": _of_ranges}
+        check = None if coding is None or evidence.noise is not None else of_kind.get(coding.kind)
+        return None if check is None or coding is None else check(evidence, coding)
     block, counts, coarse = None if coding is None else coding.block, dict[str, int](), False
     for name, values in zip(evidence.layout.names, evidence.tensors(), strict=True):
         grain = 2 * evidence.captured.grain.double()[:, None]
@@ -97,24 +102,56 @@ def _of_few_values(evidence: Evidence) -> Check | None:
         return _unless_weights(evidence, Check(ON_GRID, "violated", f"{said}: it is off, finer, or not by the tensor"))
     if coarse or all(min(size, block or size) <= most for size in evidence.layout.sizes):
         return Check(ON_GRID, "cannot tell", f"{said}, and without it there may be as few")
+    # Steps of Adam have few sizes by themselves.
+    plain = evidence.captured.sums or coding is None or isinstance(coding, ByChance)
+    if not plain and (moved := _moved_again(evidence, coding)):
+        return Check(ON_GRID, "cannot tell", f"{said}, but rounding the update again moves {moved:.1%} of its numbers")
     return Check(ON_GRID, "holds", said)
 
 
-def _of_floats(evidence: Evidence, kind: Kind) -> Check | None:
-    """Whether every number is one of the coarser floats that are declared; None of another kind of rounding.
+def _moved_again(evidence: Evidence, coding: Coding, drawn: bool = False) -> float:
+    """The largest share of a client's numbers that rounding them again moves by more than floats lose.
+
+    ``drawn``: of numbers that are drawn between the least and the largest of each tensor in their place.
+    """
+    sizes, (update, grain), random = evidence.layout.sizes, _update(evidence), Stream("rounded again")
+    if drawn:
+        ends = [(one, *one.aminmax(dim=1, keepdim=True)) for one in update.split(sizes, 1)]
+        update = torch.cat([low + (high - low) * random.uniform(one.shape) for one, low, high in ends], 1)
+    return float(((update - coding.of(update, sizes)).abs() > grain).double().mean(1).max())
+
+
+def _update(evidence: Evidence) -> tuple[Tensor, Tensor]:
+    """What was sent (V, P) in its own unit, and what the floats that it was read from may have lost of each number."""
+    reading = evidence.settings.update_reading
+    times = reading.rate * reading.steps
+    update = evidence.sent.double() * -times
+    return update, 2 * evidence.captured.grain.double()[:, None] * times + _SINGLE * update.abs()
+
+
+def _of_ranges(evidence: Evidence, coding: Coding) -> Check:
+    """Whether numbers lie on steps that follow from the least and the largest of each tensor."""
+    if (seen := _moved_again(evidence, coding, drawn=True)) < _SEEN:
+        return Check(ON_GRID, "cannot tell", f"steps of {coding.kind} are too fine for the floats of the capture")
+    if not (moved := _moved_again(evidence, coding)):
+        return Check(ON_GRID, "holds", f"rounding the update again by {coding.kind} moves none of its numbers")
+    said = (
+        f"rounding the update again by {coding.kind} moves {moved:.1%} of a client's numbers, of any others {seen:.1%}"
+    )
+    return _unless_weights(evidence, Check(ON_GRID, "violated", f"{said}: the rounding is off, or finer"))
+
+
+def _of_floats(evidence: Evidence, coding: Coding) -> Check:
+    """Whether every number is one of the coarser floats that are declared.
 
     Of numbers that are not rounded, as many fit by chance as the floats of the capture are coarse.
     """
-    if kind not in ("float16", "bfloat16"):
-        return None
-    reading = evidence.settings.update_reading
-    update = evidence.sent.double() * -reading.rate * reading.steps
-    grain = 2 * evidence.captured.grain.double()[:, None] * reading.rate * reading.steps + _SINGLE * update.abs()
+    kind, (update, grain) = coding.kind, _update(evidence)
     step = torch.ldexp(torch.full_like(update, torch.finfo(getattr(torch, kind)).eps), update.frexp().exponent - 1)
     seen = step > _FINEST * grain
     if int(seen.sum(1).min()) < _FINEST:
         return Check(ON_GRID, "cannot tell", f"steps of {kind} are too fine for the floats of the capture")
-    off = ((update - Coding(kind).of(update, evidence.layout.sizes)).abs() > grain) & seen
+    off = ((update - coding.of(update, evidence.layout.sizes)).abs() > grain) & seen
     share = float((off.sum(1) / seen.sum(1)).max())
     if not share:
         return Check(ON_GRID, "holds", f"all numbers of an update whose steps are seen are numbers of {kind}")
@@ -229,7 +266,7 @@ def fits_loss(evidence: Evidence) -> Check | None:
     captured = evidence.captured
     if evidence.settings.defense != "none" or captured.not_known or captured.foreign or not captured.sums:
         return None
-    name = bias_of_logits(evidence.module, captured.record.shape)
+    name = bias_of_logits(evidence.module, captured.record.shape, captured.record.classes)
     if name not in evidence.layout.names:
         return None
     values = evidence.tensors()[evidence.layout.names.index(name)]
@@ -243,17 +280,19 @@ def fits_loss(evidence: Evidence) -> Check | None:
         said = f"the entries of {name} add up to {float(apart):.2g} of their sizes, those of cross-entropy to 0"
         mend = "another loss, weight decay or a defense that is not declared"
         return Check(NAME, "violated", f"{said}: {mend}")
-    if float(times) > 1 + _UNLIKE:
-        said = f"the entries of {name} are at least {float(times):.3g} times as large as those of the declared loss"
-        return Check(NAME, "violated", f"{said}: give loss_scale where it is a sum, or correct learning_rate")
     if bool((below - rounding > _UNLIKE * sizes).any()):
         said = f"more entries of {name} are below 0 than {evidence.most_examples} examples have labels"
         mend = "an update is after less before, and a gradient goes uphill; or there are more examples than declared"
         return Check(NAME, "violated", f"{said}: {mend}")
+    if float(times) > 1 + _UNLIKE:
+        said = f"the entries of {name} are at least {float(times):.3g} times as large as those of the declared loss"
+        optimizer = captured.record.local_optimizer
+        state = ", or state if its optimizer remembers earlier rounds" if optimizer and optimizer.is_stateful else ""
+        return Check(NAME, "violated", f"{said}: give loss_scale where it is a sum, or correct learning_rate{state}")
     return Check(NAME, "holds", f"the entries of {name} are as the declared multiple of cross-entropy has them")
 
 
-def bias_of_logits(module: nn.Module, image_shape: tuple[int, ...]) -> str | None:
+def bias_of_logits(module: nn.Module, image_shape: tuple[int, ...], classes: int) -> str | None:
     """The name of the bias that is added to logits and to nothing else; None where there is none such."""
     made: dict[str, list[Any]] = {}
     layers = {name: layer for name, layer in module.named_modules() if type(layer) is nn.Linear}
@@ -267,7 +306,8 @@ def bias_of_logits(module: nn.Module, image_shape: tuple[int, ...]) -> str | Non
     finally:
         for hook in hooks:
             hook.remove()
-    if not isinstance(output, torch.Tensor):  # such as logits and features, which attacks refuse
+    # Others, such as logits with features or one number, are no logits: attacks refuse them.
+    if not isinstance(output, torch.Tensor) or output.shape != (1, classes):
         return None
     shared = [id(one) for _, one in module.named_parameters(remove_duplicate=False)]
     for name, outputs in made.items():

@@ -4,7 +4,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +12,16 @@ from scipy.stats import chi2, norm
 from scipy.stats import t as student
 from torch import Tensor
 
-from harness.base.randomness import generator
+from harness.base.errors import UsageError
+from harness.base.randomness import Stream, generator
 from harness.datasets.public import NONE
 from harness.evaluation.controls import with_other_key
 from harness.experiment import CellSettings
 from harness.judging.capture import FACTS
+from harness.judging.draws import HIDES, PLAYS, UNFIT, UNLIKE, Drawn, cannot, check_of_draws
 from harness.judging.evidence import LEVEL, Check, Evidence, bonferroni, level_of
 from harness.judging.federation import CapturedClients
+from harness.judging.misread import other_reading
 from harness.judging.noise_checks import GIVE_SIZE, drawn_levels, noise_alone
 from harness.judging.series import along_the_way
 from harness.judging.stage import SimulatedStage
@@ -94,9 +96,9 @@ class _Left:
             said = f"{said}, the rounding of the floats that were sent by up to {width:.2g}"
             return Check(NAME, "cannot tell", said, undecided=worst >= HIDES)
         mend = (
-            "check learning_rate, loss_scale, clip_grad_norm, fedprox, the optimizer, each layer's mode, whether the "
-            "truth has the order, the scale and the augmentation of what was trained on, and whether the loss has "
-            "label smoothing or class weights"
+            "check learning_rate, loss_scale, accumulate, clip_grad_norm, fedprox, the optimizer and its state, each "
+            "layer's mode, whether the model ends in logits, whether the truth has the order, the scale and the "
+            "augmentation of what was trained on, and whether the loss has label smoothing or class weights"
         )
         return Check(NAME, "violated", f"{said}; {mend}")
 
@@ -152,7 +154,7 @@ def explained_in_order(rounds: Sequence[Round], data_root: Path, chunk: int = 12
             found.append((words, explained(known, own, data_root, chunk)))
             kept |= _kept_after(known, own, data_root, chunk)
         if unknown:
-            found.append((words, _cannot(NAME, _not_remembered(captured, unknown[0], settings.defense))))
+            found.append((words, cannot(NAME, _not_remembered(captured, unknown[0], settings.defense))))
     ahead = None if any(check.outcome == "violated" for _, check in found) else _ahead(rounds, data_root, chunk)
     return found if ahead is None else [*found, (TOGETHER, ahead)]
 
@@ -283,6 +285,9 @@ def _of_known_noise(
     check = _with_reason(check, captured, sent, left, allowed)
     if check.outcome != "violated":
         return check
+
+    if (otherwise := _read_otherwise(check, captured, sent, made, left, play)) is not None:
+        return otherwise
     if (half := captured.record.computed_in) is not None:
         said = f"{check.detail}; the client computes in half precision ({half}), which may send it: capture one without"
         return replace(check, outcome="cannot tell", detail=said, undecided=True)
@@ -291,6 +296,33 @@ def _of_known_noise(
         return check
     said = f"{check.detail}; or the client computes in half precision, which may send it: capture one without"
     return replace(check, outcome="cannot tell", detail=said, undecided=True)
+
+
+def _read_otherwise(
+    check: Check, captured: CapturedClients, sent: Tensor, made: Tensor, left: _Left,
+    play: Callable[[CapturedClients], Tensor],
+) -> Check | None:  # fmt: skip
+    """The check where the truth fits in another order, or read otherwise; None where it does not.
+
+    Raises:
+        UsageError: it has to be read otherwise, and no noise hides how well it then fits.
+    """
+
+    def fits(clients: CapturedClients, own: Tensor) -> bool:
+        other = replace(left, made=own)
+        found = other.check(sent - own)
+        if found.outcome != "violated" or captured.sums:
+            return found.outcome != "violated"
+        wide = moved_by_rounding(clients, own, SINGLE, play)
+        return _by_rounding(found, other, sent, wide, captured.record.optimizer) is not None
+
+    if (in_some_order := _by_order(check, captured, sent, play)) is not None:
+        return in_some_order
+    if (words := other_reading(captured, sent, made, play, fits)) is None:
+        return None
+    if left.level is None:
+        raise UsageError(f"{NAME} only if it is read otherwise than it stands there: {words}")
+    return replace(check, detail=f"{check.detail}; it fits better where {words}")
 
 
 def _by_draws(
@@ -367,6 +399,35 @@ def _as_drawn(evidence: Evidence, apart: Tensor, left: _Left) -> bool:
     return alike and bool(((times >= drawn[0]) & (times <= drawn[1])).all())
 
 
+def _by_order(
+    check: Check, captured: CapturedClients, sent: Tensor, play: Callable[[CapturedClients], Tensor]
+) -> Check | None:
+    """The check where what is left is no more than an order of the examples makes that nobody says; None where it is
+    more, there is noise, or the order is known."""
+    record, images, labels = captured.record, captured.images, captured.labels
+    if record.local_steps == 1 or not captured.of_update or images is None or labels is None:
+        return None
+    alike = record.passes == 1 or torch.equal(*(images.unflatten(1, (record.passes, -1))[:, one] for one in (0, -1)))
+    if record.order == "same" or not alike:
+        return None
+    slots, each = record.slots(), record.truths // record.passes
+    first = torch.tensor([slots.index(one) for one in range(record.truths)])
+    random = [Stream("order", number) for number in range(PLAYS)]
+
+    def in_order(number: int) -> Tensor:
+        passes = [random[number].permutation(each) + start for start in range(0, record.truths, each)]
+        places = first[torch.cat(passes)][slots]
+        return play(replace(captured, images=images[:, places], labels=labels[:, places]))
+
+    plays = [in_order(number) for number in range(PLAYS)]
+    # However much the order hides: nothing is called resilient by what cannot tell.
+    if check_of_draws(NAME, sent, captured.grain, Drawn(plays.__getitem__, False, None), True).outcome != "holds":
+        return None
+    found = check.detail.partition(";")[0]
+    said = f"{found}, and {PLAYS} other orders of its examples give as much: give them in the order of the training"
+    return cannot(NAME, said)
+
+
 def _by_rounding(check: Check, left: _Left, sent: Tensor, allowed: Tensor, optimizer: str) -> Check | None:
     """The check where rounding in the client's steps explains what is left; None where it does not."""
     if left.check(sent - left.made, allowed).outcome == "violated":
@@ -402,14 +463,17 @@ def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _L
         said = f"{check.detail}; {said}; none is declared"
         return replace(check, outcome="cannot tell", detail=said, undecided=True)
     times = 1 + scaled[:, 0, 0]
+    told = dict.fromkeys(f"{float(one):.4g}" for one in (times.min(), times.max()))
+    said = f"it is {' to '.join(told)} times what the truth gives"
     if beside.fits(alone, allowed) and bool((times < 0).all()):
-        said = f"it is {float(times.min()):.4g} to {float(times.max()):.4g} times what the truth gives"
-        return replace(check, detail=f"{check.detail}; {said}: an update is after less before, a gradient goes uphill")
+        # A gradient is divided by minus the learning rate where it is taken for a change.
+        whole = captured.of_update and bool(((-times * captured.record.rate - 1).abs() < UNLIKE).all())
+        mend = "call it gradient.npz" if whole else "an update is after less before, a gradient goes uphill"
+        return replace(check, detail=f"{check.detail}; {said}: {mend}")
     if beside.fits(alone, allowed) and bool((times > 0).all()):
-        told = dict.fromkeys(f"{float(one):.4g}" for one in (times.min(), times.max()))
-        said = f"it is {' to '.join(told)} times what the truth gives"
         defended = captured.record.defense is not None and captured.record.defense.name != "none"
         clipped = ", clip_grad_norm" if bool((times < 1).all()) else ", a clip that is off" if defended else ""
+        clipped += ", an update weighted by its examples" if len(told) > 1 else ""
         said = f"{said}: a loss that is summed or divided (loss_scale){clipped}, or another learning_rate"
         return replace(check, detail=f"{check.detail}; {said}")
     return _with_other(check, sent, left.made)
@@ -482,129 +546,3 @@ def moved_by_rounding(
         moved = play(replace(captured, before=captured.before * (1 + level * signs)))
         most = most.maximum((moved - made).abs())
     return 2 * most  # the largest of so few is easily passed by one more
-
-
-# --------------------------------------------------------------------------------------
-# Whether what clients sent is what their truth gives, where a defense draws more than noise of one known level.
-#
-# Such a defense is played several times on the truth. What was sent and what a play sends are draws of one law where
-# the truth is right, so their distance from the mean of the other plays, and how far they go in its direction, are
-# alike. Where only the coordinates that are sent are drawn, those that were sent have to be equal.
-#
-# Source: the two-sided t-test for one more observation (Student 1908), of sums over many coordinates.
-
-
-#: How often a defense is played.
-PLAYS = 16
-# Of a norm: what says nothing against a truth, and from which on a spread may hide that it is another client's.
-UNLIKE, HIDES = 0.02, 0.5
-#: The chance that a draw is called too far to be explained, where that accuses nobody and only withholds an estimate.
-UNFIT = 1e-3
-
-
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """What a defense makes of V clients' truth, over several plays.
-
-    Attributes:
-        play: makes one, (V, P), by its number; always the same one, so that none is kept.
-        leaves_out: whether zeros are coordinates that were not sent.
-        middle: (V, P), the mean where it is known; None where it is that of the plays.
-    """
-
-    play: Callable[[int], Tensor]
-    leaves_out: bool
-    middle: Tensor | None
-
-    @cached_property
-    def _halves(self) -> list[tuple[Tensor, Tensor]]:
-        """Of the first half of all plays and the second: their sum, and how many are known of each coordinate."""
-        found = []
-        for first in (0, PLAYS // 2):
-            total = counts = torch.zeros(())
-            for number in range(first, first + PLAYS // 2):
-                made = self.play(number)
-                total, counts = total + made, counts + self._known(made)
-            found.append((total, counts))
-        return found
-
-    def _known(self, values: Tensor) -> Tensor:
-        return (values != 0 if self.leaves_out else torch.ones_like(values)).to(values.dtype)
-
-    def _mean(self, without: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The mean of all plays, or all but one, and of how many it is."""
-        if self.middle is not None:
-            return self.middle, torch.ones_like(self.middle)
-        total, counts = (one + two for one, two in zip(*self._halves, strict=True))
-        if without is not None:
-            total, counts = total - without, counts - self._known(without)
-        return total / counts.clamp_min(1), counts
-
-    @property
-    def mean(self) -> Tensor:
-        """(V, P), of all plays."""
-        return self._mean(None)[0]
-
-    def apart(self, sent: Tensor, among: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """Of what was sent, per coordinate that is compared: the distance from the mean (V,), how far it goes beyond
-        the mean in its direction (V,), and the mean's norm there (V,); ``among``: it is one of the plays."""
-        mean, counts = self._mean(sent if among else None)
-        known = (counts > 0) * self._known(sent)
-        left, mean = (sent - mean) * known, mean * known
-        count, norm = known.sum(1).clamp_min(1) ** 0.5, mean.norm(dim=1)
-        return left.norm(dim=1) / count, (left * mean).sum(1) / norm.clamp_min(1e-30) / count, norm / count
-
-    def usual(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The same three (R, V) of every play and the mean of the others."""
-        others = [self.apart(self.play(number), among=True) for number in range(PLAYS)]
-        spread, along, norm = (torch.stack(one) for one in zip(*others, strict=True))
-        return spread, along, norm
-
-    def signal(self, sent: Tensor) -> Tensor:
-        """The squared norm (V,) of the mean on what is compared, without that of chance: two halves share none."""
-        if self.middle is not None:
-            return self.middle.square().mean(1)
-        (one, known), (two, too) = self._halves
-        both = (known > 0) * (too > 0) * self._known(sent)
-        product = one / known.clamp_min(1) * (two / too.clamp_min(1)) * both
-        return product.sum(1) / both.sum(1).clamp_min(1)
-
-
-def check_of_draws(name: str, sent: Tensor, grain: Tensor, drawn: Drawn, noisy: bool) -> Check:
-    """Return the check of what V clients sent (V, P).
-
-    Args:
-        grain: (V,), by how much a coordinate may be off by rounding.
-        noisy: whether noise of a known law is declared, under which nobody sees more than this check does.
-    """
-    spread, along, norms = drawn.usual()
-    found, beyond, norm = drawn.apart(sent)
-    if not bool((norm > 0).all()):
-        return _cannot(name, "no coordinate that was sent is among those that the defense drew on it")
-    most = student.isf(LEVEL / (4 * len(sent) + 2), PLAYS - 1) * (1 + 1 / PLAYS) ** 0.5
-    slack = UNLIKE * norm + grain
-    if drawn.middle is not None and bool((along.mean(0).abs() > most * along.std(0) + slack).any()):
-        return check_of_draws(name, sent, grain, replace(drawn, middle=None), noisy)  # it is not their mean
-    wide, far = most * spread.std(0) + slack, most * along.std(0) + slack
-    distant = (found - spread.mean(0)).abs() > wide
-    like = ~distant & ((beyond - along.mean(0)).abs() <= far)
-    # All clients together, whose noise is their own, as attackers of many see them.
-    each, all_of_them = (along / norms.clamp_min(1e-30)).mean(1), (beyond / norm).mean()
-    like &= (all_of_them - each.mean()).abs() <= most * each.std() + (slack / norm).mean()
-    worst = float((found / norm).max())
-    said = f"what was sent differs from the mean of {PLAYS} draws of the defense on it by {worst:.2g} of its norm"
-    usual = f"draws by {float((spread / norm).mean()):.2g}"
-    if not bool(like.all()):
-        usual += "" if bool(distant.any()) else ", and goes less or more in its direction than they do"
-        if bool((spread.amax(0) <= slack).all()):
-            mend = "check learning_rate, loss_scale, the optimizer, the truth's order and scale, each layer's mode"
-            return Check(name, "violated", f"{said}, {usual}; {mend}")
-        return _cannot(name, f"{said}, {usual}")
-    # So much less than a draw of the truth goes one of images that have nothing to do with it.
-    if not noisy and bool((far > HIDES * drawn.signal(sent) / norm).any()):
-        return _cannot(name, f"{said}, {usual}: other examples may do so too")
-    return Check(name, "holds", f"{said}, {usual}")
-
-
-def _cannot(name: str, said: str) -> Check:
-    return Check(name, "cannot tell", said, undecided=True)

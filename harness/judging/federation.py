@@ -1,7 +1,6 @@
 """Captures that are judged together: clients of one network that trained alike."""
 
 import hashlib
-import math
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +8,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,13 +16,9 @@ from harness.base.errors import UsageError
 from harness.base.local_optimizer import PLAIN, UpdateReading, reading_of
 from harness.base.vectors import Layout
 from harness.base.words import Words
-from harness.datasets import Dataset
-from harness.datasets.files import DataFile
-from harness.datasets.record import build_dataset
 from harness.defenses import DEFENSES
 from harness.evaluation.cohorts import Recovered
-from harness.federation.taps import Tap
-from harness.judging.capture import FACTS, Capture, CaptureRecord
+from harness.judging.capture import Capture, CaptureRecord
 from harness.judging.framework_defenses import Declared, draws_batches, is_known, translated
 from harness.judging.parts import (
     Earlier,
@@ -34,15 +28,20 @@ from harness.judging.parts import (
     foreign_layout,
     foreign_values,
     frozen_names,
+    half_of,
     trained_network,
     without_earlier,
 )
-from harness.judging.texts import true_texts, words_of_captures
+from harness.judging.texts import words_of_captures
+from harness.judging.truths import as_drawn, clips_examples, tell_smaller, truth_of
 from harness.models.batch_norm import Buffers, RunningStatistics, trained_layers
 
-_OWN = {"client", "round", "framework", "examples", "format", "state"}
+_OWN = {"client", "round", "framework", "examples", "format", "state", "order"}
 # What follows from how many examples a client has: captures that differ in it are judged in groups.
 OF_DATA = {"batch_size", "expected_batch_size", "local_steps", "epochs"}
+
+# What weight decay that nobody declares may add to a step, of the largest there is.
+_LARGER = 0.05
 
 Sampling = Literal["fixed", "unknown", "poisson"]
 """How many examples are behind a step: as many as are declared (``fixed``); perhaps another number, drawn by Poisson
@@ -178,8 +177,8 @@ def federations(captures: Sequence[Capture], attacked: bool = True) -> list[Capt
         UsageError: they trained differently, do not fit their network, one of them is there twice, or what was sent is
             no gradient of a loss.
     """
-    drawn = [replace(capture, record=_as_drawn(capture)) for capture in captures]
-    _tell_smaller(captures, drawn)
+    drawn = [replace(capture, record=as_drawn(capture)) for capture in captures]
+    tell_smaller(captures, drawn)
     _require_alike(drawn, attacked)
     groups: dict[object, list[Capture]] = {}
     for capture in drawn:
@@ -212,6 +211,10 @@ def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> 
     layout = foreign or Layout.of(module)
     record = record.with_groups(layout.names, layout.sizes)
     captures = [replace(one, record=one.record.with_groups(layout.names, layout.sizes)) for one in captures]
+    half = half_of(captures, module) if not foreign and record.dtype is None else None
+    if half is not None:
+        record = record.model_copy(update={"dtype": half})
+        captures = [replace(one, record=one.record.model_copy(update={"dtype": half})) for one in captures]
     # A change that is sent in half precision is not as coarse as weights are.
     dtype = record.dtype if first.kind == "after" else None
     record = record.model_copy(update={"defense": defense, "model": model, "dtype": dtype})
@@ -220,13 +223,15 @@ def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> 
         _client(capture, module, layout, state, defense, earlier)
         for capture, state in zip(captures, states or [None] * len(captures), strict=True)
     ]
+    if half is not None:
+        sys.stderr.write(f"harness: all weights that were sent are numbers of {half}: they are taken to be sent so\n")
     names = {name for part in parts for name in part[3] if bool(part[3][name].any())}
     moved = {name: torch.stack([part[3][name] for part in parts]) for name in sorted(names)}
     whole = {name for name, buffer in module.named_buffers() if not buffer.is_floating_point()}
     counted = {name: moved.pop(name) for name in sorted(names & whole)}
     running = {} if foreign or _counts_others(counted, record) else _running(captures, states, module)
     words = words_of_captures(captures) if attacked else None
-    known = [_truth(capture, words) for capture in captures if attacked and capture.truth is not None]
+    known = [truth_of(capture, words) for capture in captures if attacked and capture.truth is not None]
     return CapturedClients(
         record, torch.stack([part[0] for part in parts]),
         _shared_buffers(captures, states, module) if attacked else {},
@@ -243,49 +248,10 @@ def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> 
     )  # fmt: skip
 
 
-def _as_drawn(capture: Capture) -> CaptureRecord:
-    """What a capture says, with as many examples as its truth has.
-
-    Another number than the batch of a single step under a clip of each example was drawn (Poisson), and ``batch_size``
-    is what was expected. Else fewer than the steps take are a smaller last batch.
-    """
-    record, count = capture.record, capture.truths
-    steps = 1 if capture.kind == "gradient" else record.local_steps
-    usual = record.step_size if capture.kind == "gradient" else record.truths
-    if count in (0, usual) or record.expected_batch_size or record.accumulate > 1:
-        return record
-    if steps == 1 and _clips_examples(record):
-        return record.model_copy(update={"batch_size": count, "expected_batch_size": float(record.batch_size)})
-    each, rest = divmod(count, record.epochs or 1)
-    last = each - record.batch_size * (steps // (record.epochs or 1) - 1)
-    if rest or record.examples is not None or not 0 < last < record.batch_size:
-        return record
-    return record.model_copy(update={"batch_size": last} if steps == 1 else {"examples": each})
-
-
-def _clips_examples(record: CaptureRecord) -> bool:
-    declared = translated(record.defense)
-    if declared is None:
-        return False
-    clipping = build(DEFENSES, declared.name, declared.settings).clipping_at(Tap.STEP, record.learning_rate)
-    return clipping is not None and clipping.unit == "example"
-
-
-def _tell_smaller(captures: Sequence[Capture], drawn: Sequence[Capture]) -> None:
-    changed = [two for one, two in zip(captures, drawn, strict=True) if one.record != two.record]
-    smaller = [capture for capture in changed if capture.record.expected_batch_size is None]
-    if smaller:
-        sizes = sorted({capture.record.step_sizes()[-1] for capture in smaller})
-        sys.stderr.write(
-            f"harness: the truth of {len(smaller)} capture(s), such as {str(smaller[0].folder)!r}, is smaller than "
-            f"batch_size and local_steps make: their last batch is taken to be of {', '.join(map(str, sizes))}\n"
-        )
-
-
 def _sampling(capture: Capture) -> Sampling:
     """How the number of examples behind a step is known."""
     record = capture.record
-    if record.expected_batch_size or not _clips_examples(record):
+    if record.expected_batch_size or not clips_examples(record):
         return "fixed"
     drawn = draws_batches(record.defense)
     if drawn is not None:
@@ -417,6 +383,7 @@ def _client(
     # Where rates differ, the smallest leaves the coarsest numbers.
     scale = reading.rate * record.local_steps
     grain /= min([1.0, *(factor for _, factor, _ in reading.groups)])
+    _require_steps(capture, reading, update, before, grain)
     seen = reading.gradient(update[None], before[None])[0].float() + 0.0
     if not seen.isfinite().all():
         raise UsageError(
@@ -427,6 +394,19 @@ def _client(
         raise UsageError(f"capture {str(folder)!r}: the client sent what it got; check that it trained in between")
     buffers = {} if state is None else _moved_buffers(capture, module, state, sent, scale)
     return before.float(), seen, grain / scale, buffers
+
+
+def _require_steps(capture: Capture, reading: UpdateReading, update: Tensor, before: Tensor, grain: float) -> None:
+    """The first step of Adam and its like is of a known size at most, whatever the data are."""
+    if reading.adaptive is None:
+        return
+    most = reading.largest(update[None], before[None], grain)
+    if most > 1 + _LARGER:
+        record = capture.record
+        raise UsageError(
+            f"capture {str(capture.folder)!r}: its step is up to {most:.3g} times as large as {record.optimizer} takes "
+            f"with learning_rate {record.learning_rate:g}; correct one of them, or say that its state was carried over"
+        )
 
 
 def _moved(capture: Capture, module: nn.Module, layout: Layout, foreign: bool) -> Tensor:
@@ -540,54 +520,6 @@ def _running(captures: Sequence[Capture], states: Sequence[dict[str, Tensor]], m
         kept = {name: left.get(name.rpartition(".")[0], 0.0) for name in names}
         rows.append({name: moved[name] + kept[name] * (first[name] - before[name]) for name in names})
     return {name: torch.stack([row[name] for row in rows]) for name in names}
-
-
-def _truth(capture: Capture, words: Words | None) -> tuple[Tensor, Tensor]:
-    """Images (n, C, H, W) and labels (n,) of one client, as the counts in its record demand, in the places of its
-    steps."""
-    record = capture.record
-    expected = record.step_size if capture.kind == "gradient" else record.truths
-    # Asked before values are read: they may be more than memory holds.
-    if capture.truths != expected:
-        held = f"{capture.truths} true {record.kind.many}"
-        drawn = capture.kind != "gradient" and record.local_steps > 1 and _clips_examples(record)
-        without = " (of steps on Poisson batches of different sizes, leave the truth out: then it is judged without)"
-        raise UsageError(
-            f"capture {str(capture.folder)!r}: {held}, but batch_size {record.batch_size} and local_steps "
-            f"{record.local_steps} make {expected}; give those the client trained on, in order{without * drawn}"
-        )
-    images, labels = true_texts(capture, words, expected) if record.data == "text" else _true_images(capture, expected)
-    places = list(range(expected) if capture.kind == "gradient" else record.slots())
-    return images[places], labels[places]
-
-
-def _true_images(capture: Capture, expected: int) -> tuple[Tensor, Tensor]:
-    assert capture.truth is not None
-    found, record = capture.truth, capture.record
-    file, shape = DataFile(found.path), found.shapes["images"]
-    if math.prod(shape) != expected * math.prod(record.image_shape) or math.prod(found.shapes["labels"]) != expected:
-        right = math.prod(shape) == expected * math.prod(record.image_shape)
-        one_each = f"give one number, its class, as the label of each {record.kind.one}"
-        raise file.wrong(
-            f"has images of shape {shape[1:]} and labels {found.shapes['labels']}, not {tuple(record.image_shape)} and "
-            f"({expected},)", one_each if right else "check image_shape",
-        )  # fmt: skip
-    truth = checked_truth(file, found["images"], found["labels"], record)
-    return truth.images, truth.labels
-
-
-def checked_truth(file: DataFile, images: np.ndarray, labels: np.ndarray, record: CaptureRecord) -> Dataset:
-    """True images through the gate of all datasets. Raises UsageError."""
-    classes = tuple(str(label) for label in range(record.classes))
-    found = build_dataset(file, "truth", np.asarray(images), np.asarray(labels), classes, "truth of a capture")
-    if found.image_shape != tuple(record.image_shape):
-        raise file.wrong(
-            f"has images of shape {found.image_shape}, not {tuple(record.image_shape)}", "check image_shape"
-        )
-    stray = record.columns and record.columns.stray(found.images)
-    if stray:
-        raise file.wrong(f"has rows of other columns: {stray}", f"correct columns in {FACTS}, or the truth")
-    return found
 
 
 def names_of(folders: Sequence[Path]) -> str:

@@ -89,9 +89,7 @@ def read_sides(members: Path, others: Path) -> Sides:
             f"members have label {strange[0]}, which no non-member has; give non-members of all classes of the members"
         )
     known = [_places(path, side) for path, side in ((members, inside), (others, outside))]
-    # Of whom the label is wrong on one side is on both all the same.
-    inside_too = {image for image, _ in known[0]}
-    both = sorted(place for (image, _), place in known[1].items() if image in inside_too)
+    both = sorted(known[1][image] for image in known[0].keys() & known[1].keys())
     if both:
         raise UsageError(
             f"{len(both)} members are also non-members, such as example {both[0] + 1} of {str(others)!r} (labels "
@@ -100,14 +98,16 @@ def read_sides(members: Path, others: Path) -> Sides:
     return Sides(inside, outside)
 
 
-def _places(path: Path, side: Dataset) -> dict[tuple[bytes, int], int]:
-    """Where each example stands, by the digest of its image and its label. Raises UsageError: one is there twice."""
-    found = dict[tuple[bytes, int], int]()
-    for place, (image, label) in enumerate(zip(side.images.numpy(), side.labels.tolist(), strict=True)):
-        first = found.setdefault((hashlib.sha256(image.tobytes()).digest(), label), place)
+def _places(path: Path, side: Dataset) -> dict[bytes, int]:
+    """Where each example stands, by its digest without its label, which may be wrong. Raises UsageError: one is there
+    twice."""
+    found = dict[bytes, int]()
+    for place, image in enumerate(side.images.numpy()):
+        first = found.setdefault(hashlib.sha256(image.tobytes()).digest(), place)
         if first != place:
             raise UsageError(
-                f"{str(path)!r} has example {place + 1} twice (first as {first + 1}); keep each example once"
+                f"{str(path)!r} has example {place + 1} twice (first as {first + 1}; labels aside); keep each example "
+                "once"
             )
     return found
 

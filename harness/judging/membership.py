@@ -141,7 +141,7 @@ class Membership:
             return "the model knows non-members better than members: are the two files exchanged?" if other else None
         return (
             f"the model is right on {self.accuracy[0]:.1%} of its members, of whom {self.most_frequent:.1%} have one "
-            "label: it learned nothing of them, or they are not as it takes them; check how images are scaled "
+            "label: it learned nothing of them, or they are not as it takes them; check how they are scaled "
             "(--model NAME+normalised(mean|deviation)) and how labels are numbered"
         )
 

@@ -42,7 +42,7 @@ def shape(evidence: Evidence, enough: Check) -> Check:
     """
     level, noise = evidence.level, evidence.noise
     if level is None or noise is None:
-        return Check(SHAPE, "cannot tell", "no noise is declared" if noise is None else UNKNOWN_LEVEL)
+        return Check(SHAPE, "cannot tell", UNKNOWN_LEVEL)
     if noise.law != "gaussian":
         return Check(SHAPE, "cannot tell", "another law is declared")
     if enough.outcome == "violated":
@@ -231,6 +231,8 @@ def _noise_checks(evidence: Evidence) -> list[Check]:
     if bound.outcome == "violated" and more.outcome == "more than declared":
         bound = Check(BOUND, "cannot tell", "there is more noise than declared, behind which the clip is not seen")
     enough = enough_noise(evidence, (names, weaker, found))
+    if evidence.noise is None:  # which says it once
+        return [bound, enough]
     return [bound, enough, more, shape(evidence, enough), _anew(evidence), _unrounded(evidence)]
 
 
@@ -327,8 +329,6 @@ def enough_noise(evidence: Evidence, hidden: tuple[list[str], np.ndarray, np.nda
 
 def _no_more(evidence: Evidence, names: list[str], stronger: np.ndarray, found: np.ndarray) -> Check:
     """Whether there is more noise than declared where there is nothing else: safe, but paid for."""
-    if evidence.noise is None:
-        return Check(NO_MORE, "cannot tell", "no noise is declared")
     if not stronger.size:
         return Check(NO_MORE, "cannot tell", "no layer is large enough to have a place without signal")
     level, unit = evidence.level or 0.0, evidence.unit

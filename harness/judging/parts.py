@@ -199,6 +199,20 @@ def fitted_arrays(
     return {name: _fitted(arrays, own, state[name]) for name, own in stored.items()} | omitted
 
 
+def half_of(captures: Sequence[Capture], module: nn.Module) -> str | None:
+    """The half precision in which all weights are that clients sent, whatever their files hold; None of others."""
+    if captures[0].kind != "after":
+        return None
+    kinds = {"float16", "bfloat16"}
+    for capture in captures:
+        for name, values in fitted_arrays(capture.moved, module, whole=False).items():
+            if kinds and values.is_floating_point() and name.rpartition(".")[2] not in STATISTICS:
+                kinds = {kind for kind in kinds if torch.equal(values.to(getattr(torch, kind)).to(values), values)}
+        if not kinds:
+            return None
+    return min(kinds)
+
+
 def _fitted(arrays: StoredArrays, own: str, like: Tensor) -> Tensor:
     found = arrays[own]
     if like.is_floating_point() and found.dtype.kind != "f":
@@ -254,7 +268,13 @@ def earlier_of(captures: Sequence[Capture]) -> Earlier:
     found: dict[Path, Capture] = {}
     for capture in captures:
         record = capture.record
-        if record.state == "new" or capture.kind == "gradient" or not _optimizer(capture).is_stateful:
+        # Before its first round a client has nothing to remember.
+        if (
+            record.state == "new"
+            or not record.rounds_before
+            or capture.kind == "gradient"
+            or not _optimizer(capture).is_stateful
+        ):
             continue
         where = f"capture {str(capture.folder)!r}: its optimizer's state was carried over from round {record.round - 1}"
         before = known.get((record.client, record.round - 1))

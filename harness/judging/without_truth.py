@@ -97,9 +97,9 @@ def guess(
         return Guess(settings.attack, None, None, None, None, None, unknown, stored.cell.not_applicable_reason, stored)
     scene = stage.set(own)
     attack = reconstructing(settings.build_attack())
-    seen = observed(captured, scene.observation.known_to(attack.tier), settings)
+    seen = observed(captured, scene.observation, settings).known_to(attack.tier)
     made = _attacked(seen, "what was captured", settings, chunk, engine)
-    hidden = replace(seen, target=shuffled(seen))
+    hidden = observed(replace(captured, target=shuffled(seen)), scene.observation, settings).known_to(attack.tier)
     drowned = _attacked(hidden, "what was captured, shuffled", settings, chunk, engine)
     if attack.reads == "texts" or (attack.by_vectors and seen.model.vocabulary is not None):
         doubled = scene.observation.known_to(attack.tier)
@@ -109,8 +109,12 @@ def guess(
     else:
         left, left_of_shuffled, usual = _of(made, attack), _of(drowned, attack), _usual(stored, attack)
     likeness = Likeness.of(captured.target, scene.observation.target)
-    knows = _knows_defense(attack, scene.observation)
-    estimates, reason = _estimates(stored.cell, left, left_of_shuffled, usual, likeness, knows)
+    knows, bare = (
+        _knows_defense(attack, scene.observation),
+        own.model_copy(update={"defense": "none", "defense_args": {}}),
+    )
+    protects = not torch.equal(stage.set(bare).observation.target, scene.observation.target)
+    estimates, reason = _estimates(stored.cell, left, left_of_shuffled, usual, likeness, knows, protects)
     if "no" in estimates:
         own = replace(captured, images=made.images.cpu(), labels=made.labels.cpu())
         estimates, reason = _explained_alone(estimates, reason, beyond_draws(own, settings, data_root, chunk))
@@ -159,9 +163,13 @@ def observed(captured: CapturedClients, like: Observation, settings: CellSetting
     """The captured clients as an attack is handed them, with all else as of their stand-ins."""
     keys = tuple((settings.seeds[0], number) for number in range(captured.clients))
     batches = known_batches(like.model, captured.running, settings)
+    weights, target, reading = captured.before.to(like.weights), captured.target.to(like.target), like.reading
+    trained, layout = like.trained, like.model.layout
     return replace(
-        like, weights=captured.before.to(like.weights), target=captured.target.to(like.target), keys=keys, labels=None,
-        correction=None, batches=batches and batches.to(like.target.device, like.target.dtype),
+        like, weights=weights, target=target, keys=keys, labels=None, correction=None,
+        batches=batches and batches.to(target.device, target.dtype),
+        certainty=None if like.certainty is None or reading is None else reading.certainty(target, weights),
+        trained=None if trained is None else settings.build_defense().trained(weights, target, layout),
     )  # fmt: skip
 
 
@@ -244,19 +252,23 @@ def _knows_defense(attack: Attack, seen: Observation) -> bool:
 
 
 def _estimates(
-    cell: CellResult, left: np.ndarray, shuffled: np.ndarray, usual: float | None, likeness: Likeness, knows: bool
+    cell: CellResult, left: np.ndarray, shuffled: np.ndarray, usual: float | None, likeness: Likeness, knows: bool,
+    protects: bool = True,
 ) -> tuple[list[Estimate], str]:  # fmt: skip
     found, count = cell.outcomes.success, cell.victims
     under = "without a defense" if cell.defense == "none" else "under the declared defense"
+    under = under if protects or cell.defense == "none" else f"{under}, of which nothing is on what clients send,"
     told = f"of {count} stand-ins {under} it brings {found} back"
     if failed := next((check for check in cell.controls if check.kind == "positive" and not check.held), None):
         return _all(left, "could not tell"), failed.detail or f"{failed.name} failed"
     if usual is None or found < _FEW * count:
-        if cell.defense == "none":  # nothing protects them but that this attack cannot read them
+        if cell.defense == "none" or not protects:  # nothing but that this attack cannot read them
             return _all(left, "could not tell"), f"{told}: it does not read such clients; use --attack auto, or another"
         if not knows:
             told += ", and it uses nothing that is known of the defense: attackers who do may read all"
             return _all(left, "could not tell"), f"{told}; use --attack auto"
+        if cell.verdict == "leaks":
+            return _all(left, "could not tell"), f"{told}, and traces of more ({cell.verdict_reason})"
         if likeness.alike:
             return _all(left, "no"), told
         return _all(left, "could not tell"), f"{told}, but they are other clients: {likeness}; {_CHECK}"

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from federation_cases import Client, run_case, suite_cases, summary
+from federation_cases import RATE, Client, run_case, suite_cases, summary
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout
 from harness.capture import CaptureRecord
@@ -56,6 +56,12 @@ def test_the_honest_are_not_accused_and_what_is_planted_is_named(about: str, tmp
     assert CASES[about].as_expected(checks), checks
 
 
+def test_that_no_noise_is_declared_is_said_once(federation: Federation) -> None:
+    declared = {"name": "fed_cdp", "settings": {"clip": 1.0, "sigma": 0.0, "clipping": "whole"}}
+    found = checked(federation(2, declared=declared, clip=1.0))
+    assert [(name, check.outcome) for name, check in found.items()] == [(BOUND, "holds"), (ENOUGH, "cannot tell")]
+
+
 @pytest.mark.parametrize("about", ["Poisson batches without noise",
                                    "Poisson batches without noise of a size that nobody gave"])  # fmt: skip
 def test_a_drawn_batch_without_noise_is_not_accused_of_its_size(about: str, tmp_path: Path) -> None:
@@ -81,7 +87,7 @@ def test_numbers_that_are_declared_to_be_rounded_are_few(
 @pytest.mark.parametrize(
     ("name", "settings"),
     [("quantization", {"kind": kind}) for kind in ("float16", "bfloat16", "normfloat4")]
-    + [("nvflare:ModelQuantizer", {"quantization_type": kind}) for kind in ("float4", "blockwise8")],
+    + [("nvflare:ModelQuantizer", {"quantization_type": kind}) for kind in ("float4", "blockwise8", "adaquant")],
 )
 def test_numbers_that_are_declared_to_be_coarser_are(
     name: str, settings: dict[str, Any], really: bool, tmp_path: Path
@@ -91,6 +97,15 @@ def test_numbers_that_are_declared_to_be_coarser_are(
     sent = replace(case, really=None if really else Client(batch=4))
     (check,) = [one for one in run_case(sent, tmp_path, truth=False) if one.name == ON_GRID]
     assert check.outcome == ("holds" if really else "violated"), check.detail
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [("adaquant", "violated"), ("blockwise8", "violated")])
+def test_that_steps_of_adam_have_few_sizes_is_no_rounding(kind: str, outcome: str, tmp_path: Path) -> None:
+    declared = Declared(name="nvflare:ModelQuantizer", settings={"quantization_type": kind})
+    case = replace(CASES["two bits for a number"], declared=declared, model="mlp", sent_as="update")
+    case = replace(case, really=Client(batch=4, adam=True), said={"optimizer": f"adam:lr={RATE}"})
+    (check,) = [one for one in run_case(case, tmp_path, truth=False) if one.name == ON_GRID]
+    assert check.outcome == outcome, check.detail
 
 
 def test_weights_that_are_rounded_and_not_their_change_accuse_nobody(tmp_path: Path) -> None:
@@ -305,19 +320,24 @@ def test_a_poisson_batch_is_explained(federation: Federation, size: int, tmp_pat
     assert "violated" not in {check.outcome for check in checked(folders).values()}
 
 
-def test_rounding_of_half_precision_is_no_violation(federation: Federation, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("times", "half"), [(0.01, True), (1e-5, False)])
+def test_rounding_of_what_is_sent_is_no_violation(
+    federation: Federation, times: float, half: bool, tmp_path: Path
+) -> None:
+    """Half precision is seen and played again; of single precision what it loses is no proof."""
     folders = federation(2)
     for folder in folders:
         with np.load(folder / "after.npz") as archive:
             after = dict(archive)
         with np.load(folder / "before.npz") as archive:
             # A smaller step, whose rounding is a large part of it.
-            small = {name: one + 0.01 * (after[name] - one) for name, one in archive.items()}
-        np.savez(folder / "after.npz", **{name: one.astype(np.float16) for name, one in small.items()})
-        facts = json.loads((folder / "capture.json").read_text()) | {"learning_rate": 0.0005}
+            small = {name: one + np.float32(times) * (after[name] - one) for name, one in archive.items()}
+        np.savez(folder / "after.npz", **{name: one.astype("f2" if half else "f4") for name, one in small.items()})
+        facts = json.loads((folder / "capture.json").read_text()) | {"learning_rate": 0.05 * times}
         (folder / "capture.json").write_text(json.dumps(facts))
     check = told(folders, tmp_path)
-    assert check.outcome == "cannot tell" and "rounding of the floats" in check.detail, check
+    assert check.outcome == ("holds" if half else "cannot tell"), check
+    assert half or "rounding of the floats" in check.detail
 
 
 @pytest.mark.parametrize("steps", [1, 3])

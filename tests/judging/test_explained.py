@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from harness.capture import captured
+from harness.base.errors import UsageError
+from harness.capture import CaptureRecord, captured, write_capture
 from harness.judging import judgement
 from harness.judging.capture import read_capture
 from harness.judging.declared import groups_of
@@ -127,16 +128,106 @@ def test_other_facts_are_named(how: dict[str, Any], tmp_path: Path) -> None:
     assert found.outcome == "violated", found
 
 
+Both = tuple[Tensor, Tensor]
+# What clients trained on, and how their truth says it.
+MISREAD: dict[str, tuple[Callable[[Tensor, Tensor], Both], Callable[[Tensor, Tensor], Both], str]] = {
+    "labels from 1": (lambda x, y: (x, y % 9), lambda x, y: (x, y % 9 + 1), "labels are counted from 1"),
+    "a class before the first": (lambda x, y: (x, y % 9 + 1), lambda x, y: (x, y % 9), "the network counts from 1"),
+    "gaps": (lambda x, y: (x, y % 3), lambda x, y: (x, y % 3 * 3), "labels have gaps"),
+    "the order of words": (lambda x, y: (x, y % 2 + 2), lambda x, y: (x, y % 2 + 10), "in the order of words"),
+    "bytes": (lambda x, y: (x * 255, y), lambda x, y: (x, y), r"[+]normalised\(0[|]0.003921569\)"),
+    "scaled": (lambda x, y: (2 * x - 1, y), lambda x, y: (x, y), r"[+]normalised\(0.5[|]0.5\)"),
+    "darker": (lambda x, y: (x, y), lambda x, y: (x / 16, y), "divided by their largest number"),
+    "some mirrored": (lambda x, y: (torch.cat([x[:4], x[4:].flip(-1)]), y), lambda x, y: (x, y),
+                      r"images are mirrored: .* \(1 of 2 clients, such as client 2\)"),
+    "turned": (lambda x, y: (x.mT, y), lambda x, y: (x, y), "rows and columns exchanged"),
+}  # fmt: skip
+
+
+def by_hand(
+    folder: Path,
+    trained: Both,
+    told: Both,
+    adam: bool = False,
+    orders: Any = (None,),
+    size: int = EXAMPLES,
+    **facts: Any,
+) -> Check:
+    """The check of clients that train on these examples in these orders, and of whom a file holds others."""
+    optimizer: dict[str, Any] = {"name": "Adam", "lr": 1e-3} if adam else {"name": "SGD", "lr": 0.1}
+    for client in range(CLIENTS):
+        part = slice(client * EXAMPLES, (client + 1) * EXAMPLES)
+        torch.manual_seed(0)
+        module, (images, labels) = small((1, 8, 8), 12), (one[part] for one in trained)
+        before = {name: value.clone() for name, value in module.state_dict().items()}
+        steps = MADE["adam"](module.parameters()) if adam else torch.optim.SGD(module.parameters(), 0.1)
+        for order in orders:
+            for batch in torch.tensor(order or range(EXAMPLES)).split(size):
+                steps.zero_grad()
+                nn.functional.cross_entropy(module(images[batch]), labels[batch]).backward()
+                steps.step()
+        record = CaptureRecord(
+            model=f"{__name__}:small", image_shape=(1, 8, 8), classes=12, optimizer=optimizer, batch_size=size,
+            learning_rate=optimizer["lr"], local_steps=len(orders) * -(-EXAMPLES // size), **facts,
+        )  # fmt: skip
+        shown = {"images": told[0][part], "labels": told[1][part]}
+        write_capture(folder / str(client), record, before, after=module.state_dict(), **shown)
+    (clients,) = federations([read_capture(folder / str(client)) for client in range(CLIENTS)])
+    return explained(clients, groups_of([clients], "t", ["cpl"], "none", "cpu")[0].cell, folder)
+
+
+def examples(first: int = 0) -> Both:
+    images, labels = digits(1, first + CLIENTS * EXAMPLES)
+    return images[0][first:], labels[0][first:]
+
+
+@pytest.mark.parametrize("adam", [False, True])
+@pytest.mark.parametrize(("trained", "told", "said"), MISREAD.values(), ids=MISREAD)
+def test_a_truth_that_is_read_otherwise_accuses_nobody(
+    trained: Any, told: Any, said: str, adam: bool, tmp_path: Path
+) -> None:
+    """It is one line with the fix, whatever the optimizer."""
+    with pytest.raises(UsageError, match=said):
+        by_hand(tmp_path, trained(*examples()), told(*examples()), adam)
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_a_first_step_that_is_larger_than_declared_is_one_line(made: str, tmp_path: Path) -> None:
+    """What is read of it has no size any more, and the truth explained it."""
+    rates = {"adam": 1e-3, "adamw": 1e-2, "rmsprop": 1e-3}
+    declared = {"optimizer": f"{made}:lr={rates[made] / 3}", "learning_rate": rates[made] / 3}
+    with pytest.raises(UsageError, match=f"its step is up to 3.* times as large as {made}"):
+        checked(tmp_path, MADE[made], batch=EXAMPLES, **declared)
+
+
+ORDERS = [(2, 0, 3, 1), (1, 3, 2, 0)]
+
+
+@pytest.mark.parametrize("adam", [False, True])
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(
+    ("orders", "first", "outcome"), [((None, None), 0, "holds"), (ORDERS, 0, "cannot tell"), (ORDERS, 12, "violated")]
+)
+def test_a_truth_may_hold_each_example_once_and_in_any_order(
+    orders: Any, first: int, outcome: str, size: int, adam: bool, tmp_path: Path
+) -> None:
+    """Of several passes. That the order of the training is not known accuses nobody, and clears nobody."""
+    facts = {"epochs": 2, "examples": EXAMPLES}
+    found = by_hand(tmp_path, examples(), examples(first), adam, orders, size, **facts)
+    assert (found.outcome, found.undecided) == (outcome, outcome == "cannot tell"), found
+    assert outcome != "cannot tell" or "other orders of its examples give as much" in found.detail
+
+
 @dataclass
 class Began:
-    before: torch.Tensor
+    before: Tensor
 
 
 def test_rounding_moves_what_is_next_to_nothing() -> None:
     """As signs of a gradient do, where the weights cancel but for their rounding."""
     clients: Any = Began(torch.tensor([[1.0, 1.0, 3.0], [1.0, 1.0, 2.0]]))
 
-    def play(these: Any) -> torch.Tensor:
+    def play(these: Any) -> Tensor:
         return torch.stack([these.before[:, 0] - these.before[:, 1], these.before[:, 2]], 1).sign()
 
     assert moved_by_rounding(clients, play(clients), SINGLE, play).tolist() == [[2.0, 0.0], [2.0, 0.0]]

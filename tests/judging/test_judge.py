@@ -109,17 +109,24 @@ def test_without_truth_noise_is_seen_to_protect(draws: str, federation: Federati
 
 
 @pytest.mark.parametrize(
-    ("defense", "knows", "said"),
-    [("none", True, "could not tell"), ("fed_cdp", True, "no"), ("fed_cdp", False, "could not tell")],
+    ("defense", "knows", "protects", "verdict", "said"),
+    [
+        ("none", True, False, "inconclusive", "use --attack auto"),
+        ("fed_cdp", True, True, "inconclusive", ""),
+        ("fed_cdp", False, True, "inconclusive", "use --attack auto"),
+        ("global_dp", True, False, "inconclusive", "of which nothing is on what clients send"),
+        ("fed_cdp", True, True, "leaks", "traces of more"),
+    ],
 )
 def test_no_is_said_of_a_defense_and_not_of_an_attack_that_reads_no_such_client(
-    defense: str, knows: bool, said: str
+    defense: str, knows: bool, protects: bool, verdict: str, said: str
 ) -> None:
-    outcomes = types.SimpleNamespace(success=0)
-    cell: Any = types.SimpleNamespace(defense=defense, victims=24, controls=[], outcomes=outcomes)
+    """Nor of noise that only the server adds, or where stand-ins leave traces."""
+    facts = {"victims": 24, "controls": [], "verdict": verdict, "verdict_reason": "why"}
+    cell: Any = types.SimpleNamespace(defense=defense, outcomes=types.SimpleNamespace(success=0), **facts)
     alike = Likeness(np.ones(2), np.ones(2))
-    estimates, reason = _estimates(cell, np.ones(2), np.ones(2), None, alike, knows)
-    assert estimates == [said] * 2 and ("use --attack auto" in reason) == (said != "no")
+    estimates, reason = _estimates(cell, np.ones(2), np.ones(2), None, alike, knows, protects)
+    assert estimates == ["could not tell" if said else "no"] * 2 and said in reason
 
 
 def narrow(image_shape: tuple[int, int, int], classes: int) -> nn.Module:

@@ -239,19 +239,26 @@ def test_a_factor_that_nobody_declared_is_named(size: int, times: str, tmp_path:
     check = explained(clients, group.cell, tmp_path)
     # Of several steps the factor is no factor: the second one began elsewhere.
     assert check.outcome == "violated" and (f"it is {times} times what the truth gives" in check.detail) == (size == 4)
-    assert "check learning_rate, loss_scale, clip_grad_norm," in check.detail
+    assert "check learning_rate, loss_scale, accumulate, clip_grad_norm," in check.detail
 
 
-def test_an_update_with_the_other_sign_is_named(tmp_path: Path) -> None:
-    trained(tmp_path, by_two, size=4, by_hand={"learning_rate": 0.1, "batch_size": 4, "local_steps": 1})
+@pytest.mark.parametrize(
+    ("loss", "times", "said"),
+    [
+        (by_two, 1.0, "it is -2 times what the truth gives: an update is after less before"),
+        (cross_entropy(), 10.0, "it is -10 times what the truth gives: call it gradient.npz"),
+    ],
+)
+def test_an_update_with_the_other_sign_is_named(loss: Loss, times: float, said: str, tmp_path: Path) -> None:
+    trained(tmp_path, loss, size=4, by_hand={"learning_rate": 0.1, "batch_size": 4, "local_steps": 1})
     for client in ("0", "1"):
         before, after = (np.load(tmp_path / client / f"{stem}.npz") for stem in ("before", "after"))
-        np.savez(tmp_path / client / "update.npz", **{name: before[name] - after[name] for name in before})
+        np.savez(tmp_path / client / "update.npz", **{name: times * (before[name] - after[name]) for name in before})
         (tmp_path / client / "after.npz").unlink()
     (clients,) = federations([read_capture(tmp_path / str(client)) for client in range(2)])
     (group,) = groups_of([clients], "t", ["cpl"], "none", "cpu")
     detail = explained(clients, group.cell, tmp_path).detail
-    assert "it is -2 to -2 times what the truth gives: an update is after less before" in detail
+    assert said in detail
 
 
 def test_a_gradient_that_was_scaled_down_may_be_clipped(tmp_path: Path) -> None:
@@ -277,6 +284,10 @@ def test_a_gradient_whose_values_were_cut_is_no_multiple(tmp_path: Path) -> None
     assert check.outcome == "violated" and "times what the truth gives" not in check.detail
 
 
+def of_one_number(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    return small(image_shape, 1)
+
+
 def headless(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
     return nn.Sequential(small(image_shape, classes), nn.Tanh())
 
@@ -293,6 +304,8 @@ BY_HAND: dict[str, tuple[dict[str, Any], str]] = {
     "squares": ({"loss": squares}, "violated: the entries of 3.bias add up to .*, those of cross-entropy to 0: anoth"),
     "binary": ({"loss": binary}, "violated: the entries of 3.bias add up to .*, those of cross-entropy to 0: anoth"),
     "the other sign": ({"loss": downhill}, "violated: more entries of 3.bias are below 0 than 4 examples have labels"),
+    "the other sign of a sum": ({"loss": lambda made, labels: 10 * downhill(made, labels)}, "violated: more entries"),
+    "no logits": ({"loss": lambda made, labels: (made[:, 0] - labels).square().mean(), "network": of_one_number}, ""),
     "another output": ({"loss": cross_entropy(reduction="sum"), "network": headless}, ""),
     "a defense": ({"loss": squares, "defense": {"name": "flower:ClientSideFixedClipping",
                                                "settings": {"clipping_norm": 5.0, "noise_multiplier": 0.0}}}, ""),

@@ -166,7 +166,7 @@ def test_examples_that_are_not_as_the_model_takes_them_are_doubted(judge: Any, t
         code, document, _ = judge(*files, *asked)
         _, said, _ = judge(*files, *asked, as_json=False)
         words = " ".join(said.split())
-        told = "check how images are scaled" in words and "how labels are numbered" in words
+        told = "check how they are scaled" in words and "how labels are numbered" in words
         assert (code, document["doubt"] is not None, told) == (0, name != "as they are", name != "as they are")
 
 
@@ -261,6 +261,7 @@ def spoiled(number: int, members: Any, others: Any) -> tuple[Any, Any]:
         ((images, np.where(labels == 3, 10, labels)), others),
         ((images, np.where(labels == 3, 10, labels)), (more, np.where(theirs == 3, 10, theirs))),
         (members, (np.concatenate([more, images[:1]]), np.append(theirs, (labels[0] + 1) % 10))),
+        ((np.concatenate([images, images[:1]]), np.append(labels, (labels[0] + 1) % 10)), others),
     ][number]
 
 
@@ -269,14 +270,15 @@ def spoiled(number: int, members: Any, others: Any) -> tuple[Any, Any]:
     [
         (0, "has 19 examples, which can show nothing; give at least 20"),
         (1, "has 19 examples, which can show nothing; give at least 20"),
-        (2, "has example 61 twice (first as 1); keep each example once"),
-        (3, "has example 81 twice (first as 80); keep each example once"),
+        (2, "has example 61 twice (first as 1; labels aside); keep each example once"),
+        (3, "has example 81 twice (first as 80; labels aside); keep each example once"),
         (4, "2 members are also non-members, such as example 81 of"),
         (5, "members are of shape (1, 8, 8), non-members of (1, 8, 7); save both"),
         (6, "failed to build"),
         (7, "members have label 10, which no non-member has; give non-members of all classes"),
         (8, "cannot load weights"),
         (9, "1 members are also non-members, such as example 81 of"),
+        (10, "has example 61 twice (first as 1; labels aside)"),
     ],
 )
 def test_a_mistake_is_one_line(number: int, said: str, judge: Any, tmp_path: Path) -> None:

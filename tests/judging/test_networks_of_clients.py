@@ -349,10 +349,12 @@ def by_bytes(images: Tensor) -> Tensor:
 
 def test_a_scaling_that_nobody_knows_is_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     scaled(tmp_path / "0", by_bytes)
-    with pytest.raises(UsageError, match=r"goes from 2 to 255, and .* such as .*:Net\(\)\+normalised"):
+    with pytest.raises(UsageError, match=r"goes from 2 to 255, and .* such as .*:Net\(\)\+normalised\(0[|]0.00392"):
         read_capture(tmp_path / "0")
     scaled(tmp_path / "1", by_bytes, model=f"{MODEL}+normalised(0|0.0039215686)")
     assert "goes from 2 to 255" in caplog.messages[-1] and explains(tmp_path / "1") == "holds"
+    scaled(tmp_path / "2", by_bytes, model=MODEL)
+    assert "+normalised(0|0.00392" in caplog.messages[-1]
 
 
 class Quiet(Net):

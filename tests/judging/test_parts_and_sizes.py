@@ -330,6 +330,33 @@ def test_half_precision_with_nan_is_one_line(federation: Federation, judge: Judg
         assert "'1.bias' holds NaN or infinity: the client's training diverged" in said
 
 
+def _cast(kind: str) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda value: torch.from_numpy(value).to(getattr(torch, kind)).float().numpy()
+
+
+@pytest.mark.parametrize("said", [False, True])
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_weights_in_half_precision_are_read_so_whoever_says_it(
+    federation: Federation, judge: Judge, kind: str, said: bool
+) -> None:
+    """Files of single precision may hold them; without the truth too, of other numbers of clients than stand-ins."""
+    folders = federation(2, truth=False)
+    for folder in folders:
+        np.savez(folder / "after.npz", **{n: _cast(kind)(one) for n, one in np.load(folder / "after.npz").items()})
+        edit(folder, **{"dtype": kind} if said else {})
+    code, document, line = judge(folders, "--prior", "digits", "--attack", "cpl")
+    assert code == 0 and set(outcomes(document).values()) == {"holds"} and (kind in line) == (not said)
+    assert document["estimates"][0]["estimates"] == ["plausibly reconstructed"] * 2, document["estimates"]
+
+
+def test_adam_is_judged_without_the_truth(federation: Federation, judge: Judge) -> None:
+    folders = federation(2, truth=False, adam=True)
+    for folder in folders:
+        edit(folder, optimizer={"name": "Adam", "lr": 0.05})
+    code, document, _ = judge(folders, "--prior", "digits", "--attack", "cpl")
+    assert code == 0 and len(document["estimates"][0]["estimates"]) == 2
+
+
 def test_no_truth_in_some_captures_is_one_line(federation: Federation, judge: Judge) -> None:
     folders = federation(2)
     (folders[1] / "truth.npz").unlink()

@@ -281,8 +281,16 @@ class DerivedOnce(Plain):
         return OnlyOnce.apply(super().features(images))
 
 
-def test_a_network_without_second_derivative_trains_but_cannot_be_matched(module: types.ModuleType) -> None:
-    model = row_model(module, DerivedOnce)
+class OfBytes(Plain):
+    def features(self, images: Tensor) -> Tensor:
+        return super().features((255 * images).to(torch.uint8).float())
+
+
+@pytest.mark.parametrize("network", [DerivedOnce, OfBytes])
+def test_a_network_without_second_derivative_trains_but_cannot_be_matched(
+    network: type[Plain], module: types.ModuleType
+) -> None:
+    model = row_model(module, network)
     weights = model.initial_weights([(0, 0)])
     images, labels = torch.rand(1, 2, *SHAPE), torch.tensor([[0, 1]])
     assert model.gradient(weights, images, labels).abs().max() > 0

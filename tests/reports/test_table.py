@@ -206,6 +206,12 @@ def test_a_table_is_judged_by_its_columns(width: int) -> None:
     assert "categories" not in printed(a_cell(metrics=TABLE_ROWS | {"categorical_accuracy": lacking}), width=width)
 
 
+def test_who_tells_rows_apart_calls_them_rows() -> None:
+    """Such cells measure no columns, and beside others their examples are of the same kind."""
+    rows, told = a_cell(metrics=TABLE_ROWS), a_cell(identified=Identified(rate=1.0, chance=0.1, n=64))
+    assert columns.kinds_of([rows, told]).many == "table rows" and columns.kinds_of([told]).many == "images"
+
+
 def a_row(*attacks: AttackStanding, **changes: object) -> SummaryRow:
     shared = a_cell().model_dump(include=set(SummaryRow.model_fields) & set(CellResult.model_fields))
     facts = {"verdict": "resilient", "verdict_reason": "no attack leaks", "strongest": "cpl", "attacks": list(attacks)}
