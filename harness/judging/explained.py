@@ -18,11 +18,10 @@ from harness.datasets.public import NONE
 from harness.evaluation.controls import with_other_key
 from harness.experiment import CellSettings
 from harness.judging.capture import FACTS
-from harness.judging.draws import HIDES, PLAYS, UNFIT, UNLIKE, Drawn, cannot, check_of_draws
 from harness.judging.evidence import LEVEL, Check, Evidence, bonferroni, level_of
 from harness.judging.federation import CapturedClients
-from harness.judging.misread import other_reading
 from harness.judging.noise_checks import GIVE_SIZE, drawn_levels, noise_alone
+from harness.judging.plays import HIDES, PLAYS, UNFIT, UNLIKE, Drawn, cannot, check_of_draws, other_reading
 from harness.judging.series import along_the_way
 from harness.judging.stage import SimulatedStage
 from harness.models.batch_norm import Buffers

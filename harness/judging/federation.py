@@ -32,8 +32,7 @@ from harness.judging.parts import (
     trained_network,
     without_earlier,
 )
-from harness.judging.texts import words_of_captures
-from harness.judging.truths import as_drawn, clips_examples, tell_smaller, truth_of
+from harness.judging.truths import as_drawn, clips_examples, tell_smaller, truth_of, words_of_captures
 from harness.models.batch_norm import Buffers, RunningStatistics, trained_layers
 
 _OWN = {"client", "round", "framework", "examples", "format", "state", "order"}

@@ -25,7 +25,7 @@ from harness.judging.capture import FACTS, CaptureRecord
 from harness.judging.declared import noise_of
 from harness.judging.federation import CapturedClients
 from harness.judging.series import held_over
-from harness.judging.texts import of_their_kind, whole_vocabulary
+from harness.judging.truths import of_their_kind, whole_vocabulary
 from harness.models import NextWord, RowModel, build_module
 from harness.observation import Observation
 from harness.tampering import Tamper

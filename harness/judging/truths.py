@@ -1,15 +1,19 @@
-"""The truth of a capture: how many examples it has, and which of them is in each place of the client's steps."""
+"""The truth of captures: how many examples, which is in each place of the client's steps, and what the tokens of texts
+mean; and data of the same kind."""
 
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from harness.base.building import build
 from harness.base.errors import UsageError
-from harness.base.words import Words
+from harness.base.randomness import generator
+from harness.base.words import MARKS, PAD, Words, images_of, tokens_of
 from harness.datasets import Dataset
 from harness.datasets.files import DataFile
 from harness.datasets.record import build_dataset
@@ -17,7 +21,13 @@ from harness.defenses import DEFENSES
 from harness.federation.taps import Tap
 from harness.judging.capture import FACTS, Capture, CaptureRecord
 from harness.judging.framework_defenses import translated
-from harness.judging.texts import true_texts
+from harness.models.tokenizers import read_tokenizer
+from harness.observation import Observation
+from harness.results.files import sha256
+
+_MEND = "give the tokenizer.json that belongs to the network"
+# Where the numbers of two tokens are swapped, so that 0 fills places.
+_ALL_PLACES = "truth, tokenizer.json and the factory's lookup"
 
 
 def as_drawn(capture: Capture) -> CaptureRecord:
@@ -115,3 +125,165 @@ def checked_truth(file: DataFile, images: np.ndarray, labels: np.ndarray, record
     if stray:
         raise file.wrong(f"has rows of other columns: {stray}", f"correct columns in {FACTS}, or the truth")
     return found
+
+
+# Texts.
+
+
+def words_of_captures(captures: Sequence[Capture]) -> Words | None:
+    """The tokens of captures' tokenizers, which is one; None where they bring none.
+
+    Raises:
+        UsageError: it cannot be read, is not the network's, or captures bring several.
+    """
+    named = [(capture, capture.tokenizer) for capture in captures if capture.tokenizer is not None]
+    if not named:
+        return None
+    first, path = named[0]
+    words, most = read_tokenizer(path), first.record.vocabulary or 0
+    if len(words.vocabulary) > most:
+        raise UsageError(
+            f"{str(path)!r} has {len(words.vocabulary)} tokens, and the network's vocabulary {most}; {_MEND}"
+        )
+    for capture, other in named[1:]:
+        if sha256(other) != sha256(path):
+            both = f"{str(first.folder)!r} and {str(capture.folder)!r}"
+            raise UsageError(f"captures {both} have different tokenizers; judge them apart")
+    return words
+
+
+def whole_vocabulary(words: Words | None, record: CaptureRecord) -> Words | None:
+    """These words, and for the numbers that a network knows beyond them the numbers themselves; None for images."""
+    if record.vocabulary is None:
+        return None
+    known = words or Words(MARKS[:1])
+    more = (f"[{number}]" for number in range(len(known.vocabulary), record.vocabulary))
+    return replace(known, vocabulary=(*known.vocabulary, *more))
+
+
+def true_texts(capture: Capture, words: Words | None, expected: int) -> tuple[Tensor, Tensor]:
+    """True texts as images (n, 1, BITS, T), and labels (n,), in the order trained.
+
+    Raises:
+        UsageError: they are no texts of the network's.
+    """
+    record, found = capture.record, capture.truth
+    assert found is not None and record.places is not None  # as of all texts
+    file, shapes = DataFile(found.path), found.shapes
+    width = shapes["tokens"][1] if len(shapes["tokens"]) == 2 else 0
+    if not width or any(shapes[name] != (expected,) for name in ("lengths", "labels")):
+        told = ", ".join(f"{name} {shapes[name]}" for name in ("tokens", "lengths", "labels"))
+        raise file.wrong(f"has {told}", f"give tokens ({expected}, T), lengths ({expected},) and labels ({expected},)")
+    tokens, lengths, labels = (_whole_numbers(file, name, found[name]) for name in ("tokens", "lengths", "labels"))
+    _require_lengths(file, lengths, width, record)
+    there = np.arange(width) < lengths[:, None]
+    _require_tokens(file, tokens[there], tokens[~there], record, words)
+    if labels.min() < 0 or labels.max() >= record.classes:
+        said = f"has labels from {labels.min()} to {labels.max()}"
+        raise file.wrong(said, f"number the {record.classes} classes from 0")
+    return images_of(_in_places(torch.from_numpy(tokens), record.places)), torch.from_numpy(labels)
+
+
+def _in_places(tokens: Tensor, places: int) -> Tensor:
+    """Tokens (N, places) of texts (N, T), none of which is longer."""
+    return torch.nn.functional.pad(tokens[:, :places], (0, max(0, places - tokens.shape[1])), value=PAD)
+
+
+def _whole_numbers(file: DataFile, name: str, values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind not in "iu":
+        raise file.wrong(f"has {name} of type {values.dtype}", f"save {name} as integers")
+    return values.astype(np.int64)
+
+
+def _require_lengths(file: DataFile, lengths: np.ndarray, width: int, record: CaptureRecord) -> None:
+    """Raises UsageError: a text is empty, or longer than its tokens or the network's places."""
+    least, most = int(lengths.min()), int(lengths.max())
+    if least < 1:
+        number = int(lengths.argmin()) + 1
+        raise file.wrong(f"has an empty text, number {number} (length {least})", "leave it out of the batch")
+    if most > (record.places or 0):
+        mend = f"correct places in {FACTS}, or cut texts as the client did"
+        raise file.wrong(f"has a text of {most} tokens, and the network {record.places} places", mend)
+    if most > width:
+        raise file.wrong(f"has a text of {most} tokens in {width} columns", "give lengths that fit tokens")
+
+
+def _require_tokens(
+    file: DataFile, used: np.ndarray, behind: np.ndarray, record: CaptureRecord, words: Words | None
+) -> None:  # fmt: skip
+    """Raises UsageError: a number is no token of the network's, or of its tokenizer's, or fills a place of a text."""
+    most, odd = (record.vocabulary or 0) - 1, int(used.min() if used.min() < 0 else used.max())
+    if not 0 <= odd <= most:
+        mend = f"correct vocabulary in {FACTS}, or tokens"
+        raise file.wrong(f"has token {odd}, and the network knows 0 to {most}", mend)
+    if (used == PAD).any():
+        mend = f"correct lengths; where another token fills places, swap its number and {PAD} in {_ALL_PLACES}"
+        raise file.wrong(f"has token {PAD} within a text, which fills places behind it", mend)
+    if (behind != PAD).any():
+        token = int(behind[behind != PAD][0])
+        mend = f"write {PAD} there; where {token} fills places, swap the numbers {PAD} and {token} in {_ALL_PLACES}"
+        raise file.wrong(f"has token {token} behind the end of a text", mend)
+    if words is not None and odd >= len(words.vocabulary):
+        raise file.wrong(f"has token {odd}, which the tokenizer lacks", _MEND)
+
+
+def of_their_kind(data: Dataset, record: CaptureRecord, choice: str, known: Words | None) -> Dataset:
+    """Data in the words of captured texts, as many tokens wide as the network.
+
+    Args:
+        known: the tokens of the captures' tokenizer; None where they bring none, and then they are those of the data.
+
+    Raises:
+        UsageError: they are no texts, or their numbers cannot be those of the captures.
+    """
+    most, places = record.vocabulary or 0, record.places or 0
+    if data.words is None:
+        raise UsageError(f"--prior {choice!r} holds no texts, and the captures do; use texts of the same kind")
+    if known is None and data.fitted_to is not None:
+        raise UsageError(
+            f"--prior {choice!r} needs the network's tokenizer; put its tokenizer.json into the captures' folders, and "
+            f'"tokenizer": "tokenizer.json" into {FACTS}'
+        )
+    if len(data.words.vocabulary) > most:
+        raise UsageError(
+            f"--prior {choice!r} has {len(data.words.vocabulary)} words, and the network's vocabulary {most}; use "
+            "texts in the network's vocabulary"
+        )
+    tokens = tokens_of(data.images)
+    fit = (tokens[:, places:] == PAD).all(1)
+    data = data.take(fit.nonzero()[:, 0])
+    return replace(
+        data, images=images_of(_in_places(tokens[fit], places)), words=whole_vocabulary(data.words, record), texts=None
+    )
+
+
+# How well texts explain what was sent, where nobody knows the truth.
+
+# Coordinates that are looked at, by far more than there are examples times labels.
+_LOOKED_AT = 200_000
+
+
+def unexplained(seen: Observation, images: Tensor) -> np.ndarray:
+    """The share (R,) of what each client sent that texts (R, n, 1, BITS, T) leave unexplained, whatever their labels.
+
+    Cross-entropy's gradient is linear in the label, so that what a batch sends is a sum of the gradients of its texts
+    under every label, each with a factor of its own; the factors of a clip are among these.
+    """
+    total = seen.target.shape[1]
+    some = torch.randperm(total, generator=generator("unexplained", total))[:_LOOKED_AT].to(seen.target.device)
+    shares = []
+    for row, texts in enumerate(images):
+        target = seen.target[row, some].double()
+        sent = target.norm().clamp_min(1e-300)
+        made = torch.stack([_gradient(seen, row, text, label)[some].double()
+                            for text in texts for label in range(seen.model.classes)])  # fmt: skip
+        fitted = torch.linalg.lstsq(made.T, target[:, None], driver="gelsd" if made.is_cpu else "gels").solution
+        shares.append(float((target - (made.T @ fitted)[:, 0]).norm() / sent))
+    return np.array(shares)
+
+
+def _gradient(seen: Observation, row: int, text: Tensor, label: int) -> Tensor:
+    """The gradient (P,) of one text under a label."""
+    where = seen.target.device
+    labels = torch.full((1, 1), label, device=where)
+    return seen.model.gradient(seen.weights[row : row + 1], text[None, None].to(seen.target), labels)[0]

@@ -26,7 +26,7 @@ from harness.experiment import CellSettings
 from harness.judging.explained import beyond_draws
 from harness.judging.federation import CapturedClients
 from harness.judging.stage import Kin, SimulatedStage
-from harness.judging.texts import unexplained
+from harness.judging.truths import unexplained
 from harness.observation import Observation
 from harness.results import CellResult, RunFolder, StoredCell
 
