@@ -103,9 +103,10 @@ def _of_few_values(evidence: Evidence) -> Check | None:
     if coarse or all(min(size, block or size) <= most for size in evidence.layout.sizes):
         return Check(ON_GRID, "cannot tell", f"{said}, and without it there may be as few")
     # Steps of Adam have few sizes by themselves.
-    plain = evidence.captured.sums or coding is None or isinstance(coding, ByChance)
-    if not plain and (moved := _moved_again(evidence, coding)):
-        return Check(ON_GRID, "cannot tell", f"{said}, but rounding the update again moves {moved:.1%} of its numbers")
+    if coding is not None and not (isinstance(coding, ByChance) or evidence.captured.sums):
+        moved = _moved_again(evidence, coding)
+        said += f", but rounding the update again moves {moved:.1%} of its numbers" if moved else ""
+        return Check(ON_GRID, "cannot tell" if moved else "holds", said)
     return Check(ON_GRID, "holds", said)
 
 

@@ -342,6 +342,11 @@ class RowNetwork(Protocol):
     layout: Layout
     plain_module: nn.Module
 
+    @property
+    def vocabulary(self) -> int | None:
+        """How many tokens a network of texts knows; None of one that takes images."""
+        ...
+
     def evaluate_by(self, way: Way) -> nn.Module:
         """Chooses how rows are evaluated, and gives the network that then is."""
         ...
