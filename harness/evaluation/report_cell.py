@@ -363,11 +363,12 @@ def described(settings: CellSettings, layout: Layout) -> PrivacyFacts:
     """The training that settings describe.
 
     Clients and examples are sampled by Poisson, where nothing says how they are. A client that passes over its own
-    examples has each in one batch of a pass. Drawn for a round of one step, they are a sample without replacement; of
+    examples has each in one batch of a pass, at worst the smallest, which noise on a mean hides least. Drawn for a round of one step, they are a sample without replacement; of
     more steps, an example is in one at most. Of captured clients nobody knows a sampling: one takes part in every
     round, and its examples are in every step.
     """
     steps, cohort = settings.local_steps, settings.cohort()
+    cohort = replace(cohort, batch_size=min(settings.step_sizes, default=cohort.batch_size))
     facts = PrivacyFacts(
         cohort, len(layout.sizes), rate=settings.rate, parameters=layout.total,
         own_state=settings.variates is not None, scalars=len(layout.scalars),

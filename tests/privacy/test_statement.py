@@ -116,6 +116,16 @@ TAKEN: dict[str, tuple[dict[str, Any], str, int | None]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(("convention", "times"), [("sum", 1), ("per_example", math.sqrt(3)), ("mean", 3)])
+def test_noise_on_a_mean_is_counted_in_the_smallest_batch_of_a_pass(convention: str, times: float) -> None:
+    """Of 83 examples in batches of 8 the last 3 make a batch, whose sum has the least noise."""
+    arguments = {"sigma": 2.0, "clipping": "whole", "convention": convention}
+    settings = cell_settings(**CELL | {"client_examples": 83, "defense_args": arguments})
+    server = settings.build_defense().statements(described(settings, LAYOUT))[1]
+    mu = math.sqrt(20) / (2 * times)
+    assert server.view == "server" and server.epsilon == pytest.approx(gaussian_epsilon(mu, 1e-5), rel=1e-9)
+
+
 @pytest.mark.parametrize("taken", TAKEN)
 def test_passes_over_a_clients_own_examples_are_not_accounted_for_as_poisson_samples(taken: str) -> None:
     changes, sampler, releases = TAKEN[taken]
