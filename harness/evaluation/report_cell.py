@@ -363,9 +363,9 @@ def described(settings: CellSettings, layout: Layout) -> PrivacyFacts:
     """The training that settings describe.
 
     Clients and examples are sampled by Poisson, where nothing says how they are. A client that passes over its own
-    examples has each in one batch of a pass, at worst the smallest, which noise on a mean hides least. Drawn for a round of one step, they are a sample without replacement; of
-    more steps, an example is in one at most. Of captured clients nobody knows a sampling: one takes part in every
-    round, and its examples are in every step.
+    examples has each in one batch of a pass, at worst the smallest, which noise on a mean hides least. Drawn for a
+    round of one step, they are a sample without replacement; of more steps, an example is in one at most. Of captured
+    clients nobody knows a sampling: one takes part in every round, and its examples are in every step.
     """
     steps, cohort = settings.local_steps, settings.cohort()
     cohort = replace(cohort, batch_size=min(settings.step_sizes, default=cohort.batch_size))
