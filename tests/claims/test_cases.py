@@ -250,6 +250,10 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Lines, bool]] = {
         ("zero-out", 2000, 24.966, BUCKETS, poisson(0.680599, 0.24, 42, 1e-6)),
         ("zero-out", 2000, 89.792, CLOSED, gaussian(math.sqrt(42) / 0.680599, 1e-6)),
     ], False),
+    "banded, uneven groups": ("jax_privacy:banded", {"noise_multiplier": 1, "num_bands": 3, "iterations": 30,
+                                                     "expected_batch_size": 2, "num_examples": 11}, {}, [
+        ("zero-out", 30, 13.1350, BUCKETS, poisson(1, 2 / 3, 10)),
+    ], False),
     "accountant": ("flower:ServerSideFixedClipping",
                    {**CENTRAL, "noise_multiplier": 1, "accountant": {"target_delta": 1e-5}}, {"rounds": 3}, [
         ("zero-out", 3, 8.38542, CLOSED, gaussian(math.sqrt(3))),
