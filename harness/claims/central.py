@@ -502,7 +502,8 @@ def _jax_banded(arguments: Arguments, facts: Facts) -> Answer:
         return answer
     if batch > examples:
         raise UsageError(f"batches of {batch:g} of {examples:g} examples; lower expected_batch_size")
-    _in_groups(answer, line, noise, min(1.0, bands * batch / examples), times, bands)
+    # Whose group is the smallest is drawn most often.
+    _in_groups(answer, line, noise, min(1.0, batch / max(1.0, examples // bands)), times, bands)
     return answer
 
 

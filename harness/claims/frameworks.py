@@ -156,10 +156,13 @@ def _clients_clip(answer: Answer, facts: Facts, mod: str) -> None:
 
 
 def _client_sampling(facts: Facts) -> Callable[[float, int, float], float] | None:
-    """The bound for a sample of K of N clients; None where that is not known, or everybody takes part."""
-    if facts.clients is None or facts.per_round is None or facts.per_round >= facts.clients:
+    """The bound for a sample of K of N clients; None where that is not known, or somebody knows that all take part.
+
+    A line is of other clients too, and one that a sample left out knows that it is of the N - 1 others.
+    """
+    if facts.clients is None or facts.per_round is None or facts.per_round >= facts.clients - 1:
         return None
-    rate = facts.per_round / facts.clients
+    rate = facts.per_round / (facts.clients - 1)
     return lambda mu, count, delta: epsilons.without_replacement_epsilon(mu, rate, count, delta)
 
 

@@ -215,7 +215,10 @@ def _opacus(arguments: Arguments, facts: Facts) -> Answer:
             for rate in {rate for _, rate, _ in parts} - {1 / length, 1 / max(1, length - 1)}:  # by floating point
                 agree("1/batches of --examples and --batch-size", 1 / length, "a rate of the history,", rate)
         if not arguments["poisson_sampling"]:
-            mu = math.sqrt(sum(_uses(rate, steps) / sigma**2 for sigma, rate, steps in parts))
+            alike = len(parts) == 1 and parts[0][2] % rounds == 0
+            answer.notes += ["every round takes as many steps"] * (alike and rounds > 1)
+            uses = [_uses_anew(rate, steps, rounds, alike) for _, rate, steps in parts]
+            mu = math.sqrt(sum(used / sigma**2 for used, (sigma, _, _) in zip(uses, parts, strict=True)))
             _fixed_lines(answer, {rounds: (mu, parts)}, accountant, delta)
             return answer
         _sampled_lines(answer, {rounds: (parts, parts)}, accountant, delta)
@@ -360,6 +363,14 @@ def _fixed_batches(answer: Answer, arguments: Arguments, facts: Facts, delta: fl
 def _uses(rate: float, steps: int) -> int:
     """How many of so many batches of a fixed partition one example is in at most, but for floating point."""
     return math.ceil(steps * rate * (1 - 1e-12))
+
+
+def _uses_anew(rate: float, steps: int, rounds: int, alike: bool) -> int:
+    """The same of steps in so many rounds, each of which begins a new partition; ``alike``: all have as many steps.
+
+    The sum of all rounds' shares, each rounded up, is below the share of all steps and one for each round.
+    """
+    return rounds * _uses(rate, steps // rounds) if alike else min(steps, _uses(rate, steps) + rounds - 1)
 
 
 def _fixed_lines(answer: Answer, whole: dict[int, tuple[float, Parts]], accountant: str, delta: float) -> None:

@@ -46,7 +46,15 @@ from harness.judging.capture import Capture, read_capture
 from harness.judging.declared import Group, groups_of
 from harness.judging.evidence import Check
 from harness.judging.federation import federations, names_of
-from harness.judging.judgement import Judgement, Work, checks_of_groups, chosen_kin, judge_captured, stated
+from harness.judging.judgement import (
+    Judgement,
+    Work,
+    checks_of_groups,
+    chosen_kin,
+    judge_captured,
+    stated,
+    without_covered,
+)
 from harness.judging.member_signals import REFERENCES
 from harness.judging.members import final_of_files, finals_of_captures, read_sides
 from harness.judging.membership import judge_members, judge_sites
@@ -475,16 +483,17 @@ def judge_checks(captures: Sequence[Capture], title: str, as_json: bool) -> int:
     groups = groups_of(clients, title, ["cpl"], NONE, "cpu")
     checks = checks_of_groups([(group.sizes, group) for group in groups])
     violated = any(check.outcome == "violated" for check in checks)
+    promises = stated(without_covered(groups[0], checks))
     if as_json:
         document = {
             "valid": not violated, "captures": sum(one.clients for one in clients),
             "record": clients[0].record.model_dump(mode="json"),
             "checks": [asdict(check) for check in checks],
-            "privacy": [asdict(one) for one in stated(groups[0])],
+            "privacy": [asdict(one) for one in promises],
         }  # fmt: skip
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
-        display(lambda console: _print_checked(checks, claimed_and_proven(stated(groups[0])), console))
+        display(lambda console: _print_checked(checks, claimed_and_proven(promises), console))
     return INVALID if violated else DONE
 
 

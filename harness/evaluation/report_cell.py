@@ -13,7 +13,7 @@ from harness.datasets.prior import Prior
 from harness.evaluation.observe import Scene
 from harness.evaluation.played_round import round_context, server_state
 from harness.evaluation.scores import Scored, Scores
-from harness.experiment import CellSettings
+from harness.experiment import AS_CAPTURED, CellSettings
 from harness.federation.defense import FixedNoise
 from harness.federation.knowledge import limit_at
 from harness.federation.privacy_facts import PrivacyFacts
@@ -359,6 +359,31 @@ def covers(statement: Statement, tap: Tap) -> bool | None:
     return _RELEASED_BY.get(statement.guarantee, Hook.AGGREGATE) in tap.noised_by
 
 
+def described(settings: CellSettings, layout: Layout) -> PrivacyFacts:
+    """The training that settings describe.
+
+    Clients and examples are sampled by Poisson, where nothing says how they are. A client that passes over its own
+    examples has each in one batch of a pass, at worst the smallest, which noise on a mean hides least. Drawn for a
+    round of one step, they are a sample without replacement; of more steps, an example is in one at most. Of captured
+    clients nobody knows a sampling: one takes part in every round, and its examples are in every step.
+    """
+    steps, cohort = settings.local_steps, settings.cohort()
+    cohort = replace(cohort, batch_size=min(settings.step_sizes, default=cohort.batch_size))
+    facts = PrivacyFacts(
+        cohort, len(layout.sizes), rate=settings.rate, parameters=layout.total,
+        own_state=settings.variates is not None, scalars=len(layout.scalars),
+    )  # fmt: skip
+    captured, own = settings.weights == AS_CAPTURED, settings.client_examples
+    if captured:
+        facts = replace(facts, cohort=replace(cohort, steps_per_round=steps), client_sampler="none")
+    if settings.draws and own and steps == 1:
+        return replace(facts, example_sampler="without-replacement", rate=settings.batch_size / own)
+    if own or settings.epochs > 1 or captured:
+        passes = settings.epochs if own or settings.epochs > 1 else steps
+        return replace(facts, example_sampler="none", rate=passes / steps)
+    return facts
+
+
 def promised(settings: CellSettings, layout: Layout, uncovered: str | None) -> list[Statement]:
     """The defense's statements for the whole training behind the attacked round, examples and clients sampled.
 
@@ -377,11 +402,7 @@ def promised(settings: CellSettings, layout: Layout, uncovered: str | None) -> l
         made = what_holds(defense.statements(run.facts(layout)), run.copies, uncovered)
     else:
         hypothetical = HYPOTHETICAL
-        facts = PrivacyFacts(
-            settings.cohort(), len(layout.sizes), rate=settings.rate, parameters=layout.total,
-            own_state=settings.variates is not None, scalars=len(layout.scalars),
-        )  # fmt: skip
-        made = what_holds(defense.statements(facts), uncovered=uncovered)
+        made = what_holds(defense.statements(described(settings, layout)), uncovered=uncovered)
     if settings.noise_scale != 1:
         made = what_holds(made, uncovered=f"a control with {settings.noise_scale:g} times the noise")
     if hypothetical:

@@ -19,9 +19,9 @@ from harness.evaluation import Run, evaluate
 from harness.evaluation.attacking import Engine, in_one_process
 from harness.evaluation.played_round import Key
 from harness.evaluation.reading import known_batches
+from harness.evaluation.report_cell import described
 from harness.evaluation.scores import Scored
 from harness.experiment import CellSettings
-from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Tap
 from harness.judging.beside import WHO, Measured, measured
 from harness.judging.checks import BUFFERS, checks_of, fits_loss
@@ -34,7 +34,8 @@ from harness.judging.plan import Line
 from harness.judging.stage import CapturedStage, GroupsStage, Kin, SimulatedStage, kin_of
 from harness.judging.without_truth import Guess, guess
 from harness.models import RowModel
-from harness.models.batch_norm import Buffers
+from harness.models.batch_norm import UNCOVERED, Buffers
+from harness.privacy import what_holds
 from harness.results import CellResult, ResultDocument, RunFolder, Statement, write_atomic
 from harness.scoring.harms import is_accurate
 from harness.scoring.summarise import summarise
@@ -309,7 +310,7 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
     companions, groups = [one for one in groups if one.name], [one for one in groups if not one.name]
     found = [checks_without_truth(_rounds_of(group)[0][1]) for group in groups]
     checks = checks_of_groups([one for group in groups for one in _rounds_of(group)])
-    groups = [_without_covered(group, made) for group, made in zip(groups, found, strict=True)]
+    groups = [without_covered(group, made) for group, made in zip(groups, found, strict=True)]
     beside = [given_away(group.captured, group.cell, work.data_root) for group in groups]
     if groups[0].captured.images is None:
         assert kin is not None
@@ -410,17 +411,23 @@ def checks_without_truth(group: Group) -> list[Check]:
 
 
 def stated(group: Group) -> list[Statement]:
-    """What the declared defense states of clients that send what was captured, over the rounds of its record."""
-    cell, captured = group.cell, group.captured
+    """What the declared defense states of clients that send what was captured, over the rounds of its record.
+
+    Poisson batches are those that the record has an expected size of; of others, a pass has each example once.
+    """
+    cell, captured, record = group.cell, group.captured, group.captured.record
     counts = sum(one.shape[1] == 1 for one in captured.counted.values())
-    facts = PrivacyFacts(
-        cell.cohort(), len(captured.layout.sizes), rate=cell.rate, parameters=captured.layout.total,
-        scalars=len(captured.layout.scalars) + counts,
-    )  # fmt: skip
-    return cell.build_defense().statements(facts)
+    facts = described(cell, captured.layout)
+    facts = replace(facts, scalars=len(captured.layout.scalars) + counts)
+    if record.expected_batch_size and record.examples:
+        rate = min(1.0, record.expected_batch_size / record.examples)
+        facts = replace(facts, example_sampler="poisson", rate=rate)
+    elif record.epochs and not record.expected_batch_size:
+        facts = replace(facts, rate=min(1.0, record.epochs / cell.local_steps))
+    return what_holds(cell.build_defense().statements(facts), uncovered=UNCOVERED if captured.running else None)
 
 
-def _without_covered(group: Group, checks: Sequence[Check]) -> Group:
+def without_covered(group: Group, checks: Sequence[Check]) -> Group:
     """Running statistics with noise on them tell nobody a batch's mean and variance."""
     covered = any(check.name == BUFFERS and check.outcome == "holds" for check in checks)
     if not (covered and group.captured.running):

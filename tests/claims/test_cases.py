@@ -250,6 +250,10 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Lines, bool]] = {
         ("zero-out", 2000, 24.966, BUCKETS, poisson(0.680599, 0.24, 42, 1e-6)),
         ("zero-out", 2000, 89.792, CLOSED, gaussian(math.sqrt(42) / 0.680599, 1e-6)),
     ], False),
+    "banded, uneven groups": ("jax_privacy:banded", {"noise_multiplier": 1, "num_bands": 3, "iterations": 30,
+                                                     "expected_batch_size": 2, "num_examples": 11}, {}, [
+        ("zero-out", 30, 13.1350, BUCKETS, poisson(1, 2 / 3, 10)),
+    ], False),
     "accountant": ("flower:ServerSideFixedClipping",
                    {**CENTRAL, "noise_multiplier": 1, "accountant": {"target_delta": 1e-5}}, {"rounds": 3}, [
         ("zero-out", 3, 8.38542, CLOSED, gaussian(math.sqrt(3))),
@@ -269,11 +273,15 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Lines, bool]] = {
         ("replace", 1, 9.997256, CLOSED, gaussian(2)),
     ], False),
     "50 of 100 rounds": ("flower:ServerSideFixedClipping", MEAN, {**SAMPLED, "participations": 50}, [
-        ("replace", 50, 83.9369, CLOSED, ("drawn", 0.5, 1000, 100, 100)), ("replace", 1, 9.997256, CLOSED, gaussian(2)),
+        ("replace", 50, 84.0414, CLOSED, ("drawn", 0.5, 999, 100, 100)), ("replace", 1, 9.997256, CLOSED, gaussian(2)),
     ], False),
     "any of 100 rounds": ("flower:ServerSideFixedClipping", MEAN, SAMPLED, [
-        ("replace", 100, 83.9369, CLOSED, ("drawn", 0.5, 1000, 100, 100)),
-        ("replace", 1, 7.70057, CLOSED, ("drawn", 0.5, 1000, 100, 1)),
+        ("replace", 100, 84.0414, CLOSED, ("drawn", 0.5, 999, 100, 100)),
+        ("replace", 1, 7.702404, CLOSED, ("drawn", 0.5, 999, 100, 1)),
+    ], False),
+    "1 of 2 clients": ("flower:ServerSideFixedClipping", {**MEAN, "noise_multiplier": 1, "num_sampled_clients": 1},
+                       {**SAMPLED, "rounds": 10, "clients": 2, "per_round": 1}, [
+        ("replace", 10, 46.2112, CLOSED, gaussian(2 * math.sqrt(10))),
     ], False),
     "FedProx": ("flower:ServerSideFixedClipping", MEAN, {**SAMPLED, "rounds": 1, "server_optimizer": "FedProx"}, [
         ("zero-out", 1, 4.377178, CLOSED, gaussian(1)),
@@ -296,6 +304,18 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Lines, bool]] = {
     ], True),
     "history of fixed batches": ("opacus:PrivacyEngine", {**FIXED, "history": [[1.0, 0.5, 99], [2.0, 0.25, 8]]}, {}, [
         ("zero-out", 1, 54.77625, CLOSED, gaussian(math.sqrt(50 + 2 / 4))),
+    ], True),
+    "history, 20 rounds of 1 step": ("opacus:PrivacyEngine", {**FIXED, "history": [[1.0, 0.0625, 20]]},
+                                     {"rounds": 20}, [
+        ("zero-out", 20, 28.37347, CLOSED, gaussian(math.sqrt(20))),
+    ], True),
+    "history, 20 rounds of 2 epochs": ("opacus:PrivacyEngine", {**FIXED, "history": [[1.0, 0.0625, 640]]},
+                                       {"rounds": 20}, [
+        ("zero-out", 20, 46.2112, CLOSED, gaussian(math.sqrt(40))),
+    ], True),
+    "history of rounds that differ": ("opacus:PrivacyEngine", {**FIXED, "history": [[1.0, 0.5, 5], [2.0, 0.5, 4]]},
+                                      {"rounds": 4}, [
+        ("zero-out", 4, 12.87066, CLOSED, gaussian(math.sqrt(5 + 4 / 4))),
     ], True),
     "a rate and epochs": ("opacus:PrivacyEngine", {**ENGINE, "sample_rate": 1 / 16}, {"local_epochs": 3}, [
         ("zero-out", 1, 3.2405, BUCKETS, poisson(1, 1 / 16, 48)),

@@ -2,12 +2,20 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from harness.base.errors import UsageError
+from harness.base.vectors import Layout
+from harness.evaluation.report_cell import described
+from harness.experiment import AS_CAPTURED, cell_settings
+from harness.judging.judgement import stated
 from harness.privacy import GaussianRelease, NonPrivate, compose, make_accountant, make_statement, valid_epsilon
 from harness.privacy.account import spent
+from harness.privacy.pld import gaussian_epsilon
 from harness.results import CellResult
 
 CLAIMED = GaussianRelease(6.0, 0.01, "poisson", count=10_000)
@@ -85,3 +93,77 @@ def test_a_smaller_number_without_a_proof_is_not_stated() -> None:
 def test_infinite_is_none() -> None:
     assert valid_epsilon(NonPrivate()) == (None, "PLD")
     assert make_statement("server", "none", "no noise", claimed=NonPrivate()).claimed_epsilon is None
+
+
+LAYOUT = Layout(("w", "b"), ((10, 64), (10,)))
+CELL: dict[str, Any] = {
+    "dataset": "digits", "model": "logistic", "attack": "analytic", "tap": "T1.out", "update_model": "unroll",
+    "defense": "fed_cdp", "defense_args": {"sigma": 2.0, "clipping": "whole"}, "rounds": 20, "batch_size": 8,
+}  # fmt: skip
+PASSES = {"epochs": 3, "client_examples": 80}
+DRAWN = {"same_data": "client", "rounds_seen": 2, "client_examples": 80}
+AS_IT_IS = {"weights": AS_CAPTURED, "weights_hash": "0" * 64}
+#: how a client takes its examples; the sampler of its statement, and how many releases without sampling cost as much
+TAKEN: dict[str, tuple[dict[str, Any], str, int | None]] = {
+    "nobody says": ({"local_steps": 5}, "poisson", None),
+    "3 passes": (PASSES, "none", 20 * 3),
+    "a pass with a smaller last batch": ({"client_examples": 81}, "none", 20),
+    "2 passes of one batch": ({"epochs": 2}, "none", 20 * 2),
+    "a new batch each round": (DRAWN, "without-replacement", None),
+    "new batches each round": ({**DRAWN, "local_steps": 5}, "none", 20),
+    "captured": ({**AS_IT_IS, "local_steps": 5}, "none", 20 * 5),
+    "captured, 3 passes": ({**AS_IT_IS, **PASSES}, "none", 20 * 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("convention", "times"), [("sum", 1), ("per_example", math.sqrt(3)), ("mean", 3)])
+def test_noise_on_a_mean_is_counted_in_the_smallest_batch_of_a_pass(convention: str, times: float) -> None:
+    """Of 83 examples in batches of 8 the last 3 make a batch, whose sum has the least noise."""
+    arguments = {"sigma": 2.0, "clipping": "whole", "convention": convention}
+    settings = cell_settings(**CELL | {"client_examples": 83, "defense_args": arguments})
+    server = settings.build_defense().statements(described(settings, LAYOUT))[1]
+    mu = math.sqrt(20) / (2 * times)
+    assert server.view == "server" and server.epsilon == pytest.approx(gaussian_epsilon(mu, 1e-5), rel=1e-9)
+
+
+@pytest.mark.parametrize("taken", TAKEN)
+def test_passes_over_a_clients_own_examples_are_not_accounted_for_as_poisson_samples(taken: str) -> None:
+    changes, sampler, releases = TAKEN[taken]
+    settings = cell_settings(**CELL | changes)
+    stated = settings.build_defense().statements(described(settings, LAYOUT))
+    server = next(one for one in stated if one.view == "server")
+    assert server.sampler == sampler
+    if releases is not None:
+        assert server.epsilon == pytest.approx(gaussian_epsilon(math.sqrt(releases) / 2, 1e-5), rel=1e-9)
+    if sampler == "without-replacement":
+        assert server.adjacency == "replace"
+
+
+#: facts of a capture of 5 steps of batches of 8; the sampler of the statement, and the releases or the rate
+CAPTURES: dict[str, tuple[dict[str, Any], str, float]] = {
+    "nothing": ({}, "none", 20 * 5),
+    "a pass": ({"examples": 40, "epochs": 1}, "none", 20),
+    "part of a pass": ({"examples": 80, "epochs": 1}, "none", 20),
+    "Poisson batches": ({"examples": 40, "epochs": 1, "expected_batch_size": 8}, "poisson", 8 / 40),
+    "Poisson batches of unknown data": ({"expected_batch_size": 8}, "none", 20 * 5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("facts", CAPTURES)
+@pytest.mark.parametrize("travelling", [False, True])
+def test_what_is_stated_of_captured_clients_follows_their_record(facts: str, travelling: bool) -> None:
+    known, sampler, cost = CAPTURES[facts]
+    record = SimpleNamespace(**{"examples": None, "epochs": None, "expected_batch_size": None} | known)
+    running = {"layer": torch.zeros(1)} if travelling else {}
+    captured = SimpleNamespace(record=record, layout=LAYOUT, counted={}, running=running)
+    cell = cell_settings(**CELL | AS_IT_IS | {"local_steps": 5})
+    server = next(one for one in stated(SimpleNamespace(cell=cell, captured=captured)) if one.view == "server")  # type: ignore[arg-type]
+    if travelling:
+        assert server.guarantee == "none" and server.epsilon is None and "BatchNorm" in (server.notes or "")
+        return
+    assert server.sampler == sampler
+    if sampler == "none":
+        assert server.epsilon == pytest.approx(gaussian_epsilon(math.sqrt(cost) / 2, 1e-5), rel=1e-9)
+    else:
+        expected, _ = valid_epsilon(GaussianRelease(2.0, cost, "poisson", count=20 * 5))
+        assert server.epsilon == pytest.approx(expected, rel=1e-9)
