@@ -284,7 +284,6 @@ def _of_known_noise(
     check = _with_reason(check, captured, sent, left, allowed)
     if check.outcome != "violated":
         return check
-
     if (otherwise := _read_otherwise(check, captured, sent, made, left, play)) is not None:
         return otherwise
     if (half := captured.record.computed_in) is not None:
