@@ -34,8 +34,9 @@ from harness.observation import Observation
 # How far outside of a span a vector may lie that rounding put there, of products, and at most; beginnings of each text
 # that are followed at most.
 _NEAR, _BLURRED, _FOLLOWED = 1e-3, 0.1, 4
-# Where all is blurred: words that are tried at a place for each text, beginnings that are followed, and those of one.
-_TRIED, _KEPT, _OF_ONE = 6, 12, 4
+# Where all is blurred: words that are tried at a place, for each text and at most; beginnings that are followed, and
+# those of one.
+_TRIED, _MOST_TRIED, _KEPT, _OF_ONE = 6, 24, 12, 4
 
 
 @lru_cache(maxsize=2)
@@ -134,7 +135,10 @@ def _one_by_one(seen: Observation, first: TokenLayer, later: TokenLayer, found: 
     if used is not None:
         likely[~used.cpu()] = -torch.inf
     likely = likely if places is None else likely[:, : int(places.sum())]
-    tried = likely.topk(min(_TRIED * len(found), len(likely) if used is None else int(used.sum())), 0)
+    possible = int((likely > -torch.inf).any(1).sum())
+    if not possible:  # nothing moved
+        return found
+    tried = likely.topk(min(_TRIED * len(found), _MOST_TRIED, possible), 0)
     known = rows.new_zeros(rows.shape[1], 0)
     for text in found:
         text[: likely.shape[1]] = _likeliest(seen, later, rows, known, tried.indices, text)

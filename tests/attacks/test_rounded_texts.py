@@ -84,6 +84,8 @@ def test_the_first_step_gives_two_texts_back(tmp_path: Path) -> None:
     seen = made.observation.take(torch.tensor([0]))
     found, truth = tokens_of(run_attack(Span(), seen).images)[0], tokens_of(made.truth.images)[0]
     assert sorted(found.tolist()) == sorted(truth.tolist())
+    still = replace(seen, target=0.0 * seen.target)
+    assert (tokens_of(run_attack(Span(), still).images) == PAD).all()
 
 
 def test_the_error_of_a_row_is_what_it_is_off_by(tmp_path: Path) -> None:
