@@ -51,6 +51,7 @@ def as_drawn(capture: Capture) -> CaptureRecord:
 
 
 def clips_examples(record: CaptureRecord) -> bool:
+    """Whether the declared defense clips the gradient of each example."""
     declared = translated(record.defense)
     if declared is None:
         return False
@@ -59,6 +60,7 @@ def clips_examples(record: CaptureRecord) -> bool:
 
 
 def tell_smaller(captures: Sequence[Capture], drawn: Sequence[Capture]) -> None:
+    """Says which truths are smaller than their record makes them, and how that is taken; ``drawn``: as it is taken."""
     changed = [two for one, two in zip(captures, drawn, strict=True) if one.record != two.record]
     smaller = [capture for capture in changed if capture.record.expected_batch_size is None]
     if smaller:
@@ -71,7 +73,11 @@ def tell_smaller(captures: Sequence[Capture], drawn: Sequence[Capture]) -> None:
 
 def truth_of(capture: Capture, words: Words | None) -> tuple[Tensor, Tensor]:
     """Images (n, C, H, W) and labels (n,) of one client, as the counts in its record demand, in the places of its
-    steps."""
+    steps.
+
+    Raises:
+        UsageError: the truth has another number of examples, or other shapes.
+    """
     record = capture.record
     expected = record.step_size if capture.kind == "gradient" else record.truths
     # Asked before values are read: they may be more than memory holds.

@@ -111,7 +111,7 @@ def guess(
     likeness = Likeness.of(captured.target, scene.observation.target)
     knows = _knows_defense(attack, scene.observation)
     bare = own.model_copy(update={"defense": "none", "defense_args": {}})
-    protects = not torch.equal(stage.set(bare).observation.target, scene.observation.target)
+    protects = own.defense != "none" and not torch.equal(stage.set(bare).observation.target, scene.observation.target)
     estimates, reason = _estimates(stored.cell, left, left_of_shuffled, usual, likeness, knows, protects)
     if "no" in estimates:
         own = replace(captured, images=made.images.cpu(), labels=made.labels.cpu())
@@ -252,7 +252,7 @@ def _knows_defense(attack: Attack, seen: Observation) -> bool:
 
 def _estimates(
     cell: CellResult, left: np.ndarray, shuffled: np.ndarray, usual: float | None, likeness: Likeness, knows: bool,
-    protects: bool = True,
+    protects: bool,
 ) -> tuple[list[Estimate], str]:  # fmt: skip
     found, count = cell.outcomes.success, cell.victims
     under = "without a defense" if cell.defense == "none" else "under the declared defense"
@@ -261,7 +261,7 @@ def _estimates(
     if failed := next((check for check in cell.controls if check.kind == "positive" and not check.held), None):
         return _all(left, "could not tell"), failed.detail or f"{failed.name} failed"
     if usual is None or found < _FEW * count:
-        if cell.defense == "none" or not protects:  # nothing but that this attack cannot read them
+        if not protects:  # nothing but that this attack cannot read them
             return _all(left, "could not tell"), f"{told}: it does not read such clients; use --attack auto, or another"
         if not knows:
             told += ", and it uses nothing that is known of the defense: attackers who do may read all"
