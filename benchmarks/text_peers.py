@@ -1,7 +1,8 @@
 """``span`` beside the public code of DAGER, on the weights of ``minilm`` and the same batches of ``notes``.
 
     git clone https://github.com/insait-institute/dager-gradient-inversion dager
-    python -m venv dager.venv && dager.venv/bin/pip install torch==2.4.0 transformers==4.45.1 peft==0.13.0 rouge-score
+    python -m venv dager.venv
+    dager.venv/bin/pip install torch==2.4.0 transformers==4.45.1 peft==0.13.0 rouge-score scipy
     OMP_NUM_THREADS=1 nice python benchmarks/text_peers.py runs.jsonl --dager dager --python dager.venv/bin/python
 
 Needs the extra [text]. Both are handed the same gradients, both have one core. A line of runs.jsonl is one batch of one
