@@ -67,8 +67,9 @@ _FAR = 1e-12
 _ELSEWHERE = ("seconds", "verdict", "verdict_reason")
 # Sentences may be said in other words from one commit to the next.
 _PROSE = ("notes",)
-# Places where nothing that reconstructs was tried were said to give nothing back.
+# How it was said before: places where nothing that reconstructs was tried gave nothing back, and one attack was "of 1".
 _KIND = re.compile(f"(no ({'|'.join(kind.one for kind in EVERY)}) came back|{NONE_TRIED})$")
+_OF_ONE = " of 1 attacks:"
 # So much of a text is shown.
 _LONGEST = 80
 _ENDS = {"diverged": "diverged", "hopeless": "hopeless"}
@@ -215,6 +216,8 @@ def _of_row(
         return None
     if _KIND.sub("", row.headline) == _KIND.sub("", today.headline):
         row = row.model_copy(update={"headline": today.headline})
+    if _OF_ONE in row.verdict_reason:
+        row = row.model_copy(update={"verdict_reason": row.verdict_reason.replace(_OF_ONE, ":")})
     written, again = (one.model_dump(mode="json") for one in (row, today))
     for place, said, follows in _differing_in(written, again, ""):
         return Finding("differs", f"the row of {who} was changed: {_told(place, said, 'by its attacks', follows)}")

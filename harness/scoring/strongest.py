@@ -245,9 +245,10 @@ def _of_reconstructions(attempts: Sequence[Attempt], tried: Sequence[Attempt]) -
 def _what_leaks(standing: Sequence[Attempt], tried: int) -> str:
     """What came back, by which attacks: whole examples, or no more than traces of them."""
     accurate = [attempt for attempt in standing if is_accurate(attempt, tried)]
+    among = "" if tried == 1 else f" of {tried} attacks"
     if not accurate:
-        return f"{_names(standing)} of {tried} attacks: {_traces(standing)}"
-    said = f"{_names(accurate)} of {tried} attacks: {accurate[0].kind.many} come back"
+        return f"{_names(standing)}{among}: {_traces(standing)}"
+    said = f"{_names(accurate)}{among}: {accurate[0].kind.many} come back"
     faint = [attempt for attempt in standing if attempt not in accurate]
     return f"{said}; {_names(faint)}: {_traces(faint)}" if faint else said
 

@@ -69,7 +69,7 @@ def test_a_skipped_row_is_no_success_and_no_failure(tmp_path: Path) -> None:
     assert [cell.outcomes.model_dump(exclude_defaults=True) for cell in skipped] == [{"not_applicable": 6}] * 2
     assert not any(cell.asr or cell.controls or cell.told or cell.succeeds for cell in skipped)
     (row,) = document.summary
-    assert row.verdict_reason.startswith("analytic of 1 attacks: images come back") and row.tier == "plain"
+    assert row.verdict_reason.startswith("analytic: images come back") and row.tier == "plain"
     assert document.planned == 3 and len((tmp_path / "victims.jsonl").read_text().splitlines()) == 6
 
 

@@ -77,7 +77,7 @@ IDENTIFYING = {
     "it makes nothing leak": ([told(True)], "inconclusive", "identifies: identify tells the truth among look-alikes"),
     "nor resilient alone": ([told(False)], "inconclusive", "no attack that reconstructs was tried"),
     "resilience is told with it": ([resists(), told(True)], "inconclusive", "identifies: identify tells the truth"),
-    "a leak stays one": ([leaks(), told(True)], "leaks", "a of 1 attacks: images come back"),
+    "a leak stays one": ([leaks(), told(True)], "leaks", "a: images come back"),
     "plain attackers alone": ([resists()], "resilient", NOT_KNOWN),
     "an informed one that does not work": ([resists(), told(False, "it fails undefended")], "resilient", NOT_KNOWN),
     "an informed one that withstood": ([resists(), told(False)], "resilient", "at most 4.6% of victims"),
@@ -141,7 +141,7 @@ def test_the_rule(case: str) -> None:
         ([by_lineup(), resists()], "a of 2 attacks: traces come back, nearer to their own truth than to look-alikes"),
         ([by_lineup(confirmed=2), resists()], "a of 2 attacks: traces come back"),
         ([leaks(), by_lineup("d")], "a of 2 attacks: images come back; d: traces come back"),
-        ([untested(leaks(confirmed=2, p=0.2))], "a of 1 attacks: images come back"),
+        ([untested(leaks(confirmed=2, p=0.2))], "a: images come back"),
         ([by_lineup(p=9.9e-4), *NINE, resists()], "no longer significant among 11 attacks"),
     ],
 )
@@ -203,7 +203,7 @@ LABELS: dict[str, tuple[list[Attempt], str, str]] = {
     "guessed alone": ([GUESSED], "inconclusive", "label inference at chance"),
     "withstood where they are known": ([GUESSED, KNOWN_LABELS], "resilient", "even to attackers who know the labels"),
     "what leaks where they are known": (
-        [GUESSED, replace(leaks("cpl"), told=True)], "inconclusive", "where they are known, cpl of 1 attacks: images",
+        [GUESSED, replace(leaks("cpl"), told=True)], "inconclusive", "where they are known, cpl: images",
     ),
     "what does not work where they are known": (
         [GUESSED, idle(KNOWN_LABELS)], "inconclusive", "where they are known, no attack is known to work",
@@ -221,4 +221,4 @@ def test_who_knows_the_labels_is_asked_where_they_are_guessed(case: str) -> None
 
 @pytest.mark.parametrize(("kind", "said"), [(IMAGES, "images"), (ROWS, "table rows"), (TEXTS, "texts")])
 def test_what_comes_back_is_called_what_it_is(kind: Kind, said: str) -> None:
-    assert strongest([replace(leaks("span"), kind=kind)]).reason == f"span of 1 attacks: {said} come back"
+    assert strongest([replace(leaks("span"), kind=kind)]).reason == f"span: {said} come back"
