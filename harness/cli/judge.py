@@ -49,6 +49,7 @@ from harness.judging.federation import federations, names_of
 from harness.judging.judgement import (
     Judgement,
     Work,
+    as_taken,
     checks_of_groups,
     chosen_kin,
     judge_captured,
@@ -228,7 +229,7 @@ class Asked:
 
     def groups(self, found: Sequence[Capture]) -> tuple[list[Group], Kin | None]:
         """The clients in groups, those beside them, and data of their kind."""
-        clients = over_rounds(federations(found), self.rounds_seen, self.same_data)
+        clients = over_rounds(as_taken(federations(found), self.root), self.rounds_seen, self.same_data)
         attacks = self.attacks or list(_WITHOUT_PRIOR[found[0].record.data])
         title = names_of([one.folder for one in found])
         more = self.public, self.device, self.update_model, self.rounds_seen, self.same_data

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from harness.attacks import Identifier
 from harness.base.errors import UsageError
+from harness.base.local_optimizer import LocalOptimizer
 from harness.base.progress import counted
 from harness.datasets.public import NONE
 from harness.evaluation import Run, evaluate
@@ -25,10 +26,10 @@ from harness.experiment import CellSettings
 from harness.federation.taps import Tap
 from harness.judging.beside import WHO, Measured, measured
 from harness.judging.checks import BUFFERS, checks_of, fits_loss
-from harness.judging.declared import Group
+from harness.judging.declared import Group, groups_of
 from harness.judging.evidence import ALARMS, Check, Evidence, among, pooled
-from harness.judging.explained import TOGETHER, explained_in_order
-from harness.judging.federation import CapturedClients
+from harness.judging.explained import TOGETHER, explained, explained_in_order
+from harness.judging.federation import CapturedClients, update_reading
 from harness.judging.noise_checks import ANEW, FACTS, GIVE_SIZE, anew_among, drawn_levels, fits_facts
 from harness.judging.plan import Line
 from harness.judging.stage import CapturedStage, GroupsStage, Kin, SimulatedStage, kin_of
@@ -40,6 +41,73 @@ from harness.results import CellResult, ResultDocument, RunFolder, Statement, wr
 from harness.scoring.harms import is_accurate
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import OfExamples, of_examples
+
+# Gradients that were kept behind what a step does to them first.
+
+# Of a clip, what rounding leaves of the norm that it makes.
+_ROUNDED = 1e-3
+
+
+def as_taken(clients: Sequence[CapturedClients], data_root: Path) -> list[CapturedClients]:
+    """Captured gradients without what the declared optimizer adds to one before it steps, as far as that is in them.
+
+    ``clip_grad_norm_`` changes gradients where they stand, and a penalty in the loss is weight decay. Gradients of
+    which the largest is just as large as the declared clip are those behind it, and read as steps of SGD that clips;
+    weight decay is in them where they fit what is declared, or the truth, with it alone.
+    """
+    return [_as_taken(one, data_root) for one in clients]
+
+
+def _as_taken(captured: CapturedClients, data_root: Path) -> CapturedClients:
+    record, optimizer = captured.record, captured.record.local_optimizer
+    if captured.of_update or optimizer is None or (record.defense is not None and record.defense.name != "none"):
+        return captured
+    decays = optimizer.weight_decay or any(decay for _, _, decay in optimizer.groups)
+    ways = [_behind(captured, optimizer, own) for own in (False, True)[: 1 + (decays and optimizer.name != "adamw")]]
+    fitting = ways[0] if len(ways) == 1 else next((one for one in ways if _fits(one[0], data_root)), ways[0])
+    if fitting[1]:
+        sys.stderr.write(f"harness: gradients are taken to be those behind {' and '.join(fitting[1])}\n")
+    return fitting[0]
+
+
+def _behind(captured: CapturedClients, optimizer: LocalOptimizer, decayed: bool) -> tuple[CapturedClients, list[str]]:
+    """Gradients as steps of an optimizer that decays, or does not, and clips where it seems that its clip acted; and
+    the words for both."""
+    record, bound = captured.record, optimizer.clip_grad_norm
+    usual = {"name": "sgd", "clip_grad_norm": None, "momentum": 0, "dampening": 0, "nesterov": False, "schedule": None}
+    groups = tuple((count, 1.0, decay) for count, _, decay in optimizer.groups)
+    kept = {"weight_decay": optimizer.weight_decay, "groups": groups} if decayed else {"weight_decay": 0, "groups": ()}
+    known = {name: getattr(optimizer, name) for name in ("loss_scale", "accumulate", "accumulate_sum")}
+
+    def stepped(clip: float | None) -> CapturedClients:
+        step = LocalOptimizer(**known | usual | kept | {"clip_grad_norm": clip})
+        own = record.model_copy(
+            update={
+                "optimizer": step.text, "local_steps": 1, "epochs": None, "examples": None, "schedule": None,
+                "clip_grad_norm": clip, "groups": (), "fedprox": 0.0, "state": "new",
+            }
+        )  # fmt: skip
+        reading, sent = update_reading(own, None), captured.target.double() * -record.rate * optimizer.gain
+        target = reading.gradient(sent, captured.before.double())
+        grain = captured.grain * record.rate * optimizer.gain / reading.rate
+        return replace(captured, record=own, of_update=True, target=target.float(), grain=grain)
+
+    made = stepped(None) if decayed else captured
+    told = ["weight decay"] if decayed else []
+    most = float(made.target.norm(dim=1).max()) * optimizer.gain
+    if bound is None or abs(most / bound - 1) > _ROUNDED:
+        return made, told
+    return stepped(bound), [f"clip_grad_norm {bound:g}", *told]
+
+
+def _fits(captured: CapturedClients, data_root: Path) -> bool:
+    """Whether updates alone contradict nothing that is declared, and the truth explains them where it is at hand."""
+    (group,) = groups_of([captured], "gradients", ["cpl"], NONE, "cpu")
+    found = checks_without_truth(group)
+    if captured.images is not None:
+        found.append(explained(captured, group.cell, data_root))
+    return all(check.outcome == "holds" for check in found)
+
 
 # Captured clients whose truth is at hand: everything that `evaluate` says of simulated ones.
 

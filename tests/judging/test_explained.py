@@ -200,6 +200,50 @@ def test_a_first_step_that_is_larger_than_declared_is_one_line(made: str, tmp_pa
         checked(tmp_path, MADE[made], batch=EXAMPLES, **declared)
 
 
+# What is in a gradient that was kept: of a clip and of weight decay; what is declared; whether it is explained.
+TAKEN: dict[str, tuple[float | None, float, dict[str, Any], bool]] = {
+    "a clip": (0.2, 0, {"clip_grad_norm": 0.2}, True), "no clip": (None, 0, {"clip_grad_norm": 0.2}, True),
+    "a clip of a sum": (0.8, 0, {"clip_grad_norm": 0.8, "loss_scale": 4}, True),
+    "weight decay": (None, 0.05, {"weight_decay": 0.05}, True),
+    "no weight decay": (None, 0, {"weight_decay": 0.05}, True),
+    "both": (0.2, 0.05, {"clip_grad_norm": 0.2, "weight_decay": 0.05}, True),
+    "a clip beside weight decay that is not": (0.2, 0, {"clip_grad_norm": 0.2, "weight_decay": 0.05}, True),
+    "a smaller clip": (0.1, 0, {"clip_grad_norm": 0.2}, False),
+    "more weight decay": (None, 0.5, {"weight_decay": 0.05}, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(("clip", "decay", "facts", "honest"), TAKEN.values(), ids=TAKEN)
+def test_gradients_may_be_kept_behind_a_clip_and_with_weight_decay(
+    clip: float | None, decay: float, facts: dict[str, Any], honest: bool, known: bool, tmp_path: Path, capfd: Any
+) -> None:
+    """As ``clip_grad_norm_`` and a penalty in the loss leave them; other gradients are what they were."""
+    images, labels = examples()
+    declared = {"name": "SGD", "lr": 0.1, "weight_decay": facts.get("weight_decay", 0)}
+    more = {name: value for name, value in facts.items() if name != "weight_decay"}
+    for client, part in enumerate((slice(0, 4), slice(4, 8))):
+        torch.manual_seed(0)
+        module = small((1, 8, 8), 12)
+        loss = nn.functional.cross_entropy(module(images[part]), labels[part]) * more.get("loss_scale", 1)
+        loss.backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(module.parameters(), clip)
+        sent = {
+            name: one.grad + decay * one.detach() for name, one in module.named_parameters() if one.grad is not None
+        }
+        record = CaptureRecord(model=f"{__name__}:small", image_shape=(1, 8, 8), classes=12, learning_rate=0.1,
+                               batch_size=EXAMPLES, **{"optimizer": declared, **more})  # fmt: skip
+        truth = {"images": images[part], "labels": labels[part]} if known else {}
+        write_capture(tmp_path / str(client), record, module.state_dict(), gradient=sent, **truth)
+    (clients,) = judgement.as_taken(federations([read_capture(tmp_path / str(one)) for one in range(2)]), tmp_path)
+    (group,) = groups_of([clients], "t", ["cpl"], "none", "cpu")
+    found = judgement.checks_without_truth(group) + ([explained(clients, group.cell, tmp_path)] if known else [])
+    # Without the truth the size of a gradient is nobody's to tell.
+    assert all(one.outcome == "holds" for one in found) == (honest or (clip is not None and not known)), found
+    assert ("taken to be those behind" in capfd.readouterr().err) == (honest and bool(clip or decay)) or not honest
+
+
 ORDERS = [(2, 0, 3, 1), (1, 3, 2, 0)]
 
 
