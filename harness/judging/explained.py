@@ -27,6 +27,9 @@ from harness.judging.stage import SimulatedStage
 from harness.models.batch_norm import Buffers
 
 NAME = "the truth explains what was sent"
+_TIMES = "times what the truth gives"
+# Of what the truth gives, the noise from which on nobody sees how much of it was sent.
+_SEEN = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +123,7 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
         # What is drawn but for the noise may be next to nothing, such as the rounding of integers.
         alike = bool(((made - again).norm(dim=1) <= UNLIKE * made.norm(dim=1)).all())
         return _by_draws(captured, settings, made if alike else None, lambda cell: play(captured, cell))
-    sent, (shrunk, factor) = _as_steps(settings, captured.target), _shrunk(captured, settings, made)
+    sent, (shrunk, factor) = _as_steps(settings, captured.target), _shrunk(captured, settings, made, level)
     grain, evidence = captured.grain.numpy() * sent.shape[1] ** 0.5, Evidence(captured, settings)
     left = _Left(shrunk, grain, level, evidence.unit, factor)
     check = _of_known_noise(evidence, sent, made, left, play)
@@ -274,7 +277,7 @@ def _of_known_noise(
     if (still := _unchanged(evidence, sent, made)) is not None:
         said = f"{still} came back as it was: name it in frozen, or call requires_grad_(False) in the factory"
         return replace(check, outcome="violated", detail=f"{check.detail}; {said}")
-    if check.outcome == "violated" and _as_drawn(evidence, sent - shrunk, left):
+    if check.outcome == "violated" and _as_drawn(evidence, sent, left):
         said = f"{check.detail}, as a Poisson batch may have it: {GIVE_SIZE}"
         return replace(check, outcome="cannot tell", detail=said, undecided=True)
     if check.outcome == "violated" and not captured.sums:
@@ -314,7 +317,8 @@ def _read_otherwise(
         wide = moved_by_rounding(clients, own, SINGLE, play)
         return _by_rounding(found, other, sent, wide, captured.record.optimizer) is not None
 
-    if (in_some_order := _by_order(check, captured, sent, play)) is not None:
+    # A multiple of what this very order gives is no other order.
+    if _TIMES not in check.detail and (in_some_order := _by_order(check, captured, sent, play)) is not None:
         return in_some_order
     if (words := other_reading(captured, sent, made, play, fits)) is None:
         return None
@@ -385,16 +389,29 @@ def _as_steps(settings: CellSettings, target: Tensor) -> Tensor:
     return target.double() if adaptive is None else adaptive.step(target.double())
 
 
-def _as_drawn(evidence: Evidence, apart: Tensor, left: _Left) -> bool:
-    """Whether a batch of another size, which nobody gave, explains the level of noise that was found, or without noise
-    the size of the sum."""
+def _as_drawn(evidence: Evidence, sent: Tensor, left: _Left) -> bool:
+    """Whether a batch of another size, which nobody gave, explains what was sent: it multiplies what the truth gives
+    and the noise alike."""
     if not (drawn := drawn_levels(evidence)):
         return False
+    low, high = drawn
     if left.level:
-        return drawn[0] <= float(apart.square().mean().sqrt()) / left.level <= drawn[1]
-    times = 1 + (apart * left.made).sum(1) / left.made.square().sum(1).clamp_min(1e-30)
-    alike = left.fits(apart - (times - 1)[:, None] * left.made, None)
-    return alike and bool(((times >= drawn[0]) & (times <= drawn[1])).all())
+        return any(
+            replace(left, made=left.made * times, level=left.level * times).check(sent - left.made * times).outcome
+            != "violated"
+            for times in _multiples(sent, left.made, left.level) if low <= times <= high
+        )  # fmt: skip
+    times = (sent * left.made).sum(1) / left.made.square().sum(1).clamp_min(1e-30)
+    alike = left.fits(sent - times[:, None] * left.made, None)
+    return alike and bool(((times >= low) & (times <= high)).all())
+
+
+def _multiples(sent: Tensor, made: Tensor, level: float) -> list[float]:
+    """The multiples t for which sent - t made has the square norm of noise of deviation t level, or comes nearest."""
+    square = float(made.square().sum()) - level**2 * made.numel()
+    both, whole = float((sent * made).sum()), float(sent.square().sum())
+    root = math.sqrt(max(0.0, both**2 - square * whole))
+    return [(both + side * root) / square for side in (-1, 1)] if square else []
 
 
 def _by_order(
@@ -462,7 +479,7 @@ def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _L
         return replace(check, outcome="cannot tell", detail=said, undecided=True)
     times = 1 + scaled[:, 0, 0]
     told = dict.fromkeys(f"{float(one):.4g}" for one in (times.min(), times.max()))
-    said = f"it is {' to '.join(told)} times what the truth gives"
+    said = f"it is {' to '.join(told)} {_TIMES}"
     if beside.fits(alone, allowed) and bool((times < 0).all()):
         # A gradient is divided by minus the learning rate where it is taken for a change.
         whole = captured.of_update and bool(((-times * captured.record.rate - 1).abs() < UNLIKE).all())
@@ -499,8 +516,10 @@ def _with_other(check: Check, sent: Tensor, made: Tensor) -> Check:
     return replace(check, detail=f"{check.detail}; {said}: are their truths exchanged?")
 
 
-def _shrunk(captured: CapturedClients, settings: CellSettings, made: Tensor) -> tuple[Tensor, str]:
-    """What the truth gives, shrunk as much as a clip does that counts what is sent beside the weights too.
+def _shrunk(
+    captured: CapturedClients, settings: CellSettings, made: Tensor, level: float | None
+) -> tuple[Tensor, str]:  # fmt: skip
+    """What the truth gives, shrunk as much as a clip does that counts what is sent beside the weights too, and words.
 
     Such a clip protects more than the declared one, so that what it does is explained and not accused.
     """
@@ -512,7 +531,10 @@ def _shrunk(captured: CapturedClients, settings: CellSettings, made: Tensor) -> 
     least = float(factors.min())
     if least > 1 - UNLIKE:
         return made, ""
-    return own * factors[:, None], f"; the clip counts running statistics too, and shrinks the weights to {least:.3g}"
+    how = f"shrinks the weights to {least:.3g}"
+    if level and bool((level > _SEEN * own.norm(dim=1)).any()):
+        how = "noise hides by how much it shrinks the weights"
+    return own * factors[:, None], f"; the clip counts running statistics too, and {how}"
 
 
 # --------------------------------------------------------------------------------------

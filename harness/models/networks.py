@@ -330,8 +330,8 @@ def _refuse_random_layers(name: str, module: nn.Module) -> None:
     for layer in module.modules():
         if layer.training and is_random(layer):
             raise UsageError(
-                f"model {name!r} has active dropout, whose gradients are random; use --model {name}+no_dropout, "
-                "or return it from the factory in evaluation mode (module.eval()) or set p=0"
+                f"model {name!r} has active dropout, whose gradients are random; name the model "
+                f"{name}+no_dropout, or return it from the factory in evaluation mode (module.eval()) or set p=0"
             )
 
 

@@ -13,10 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from federation_cases import run_case, suite_cases
+from federation_cases import Client, run_case, suite_cases
 from harness.capture import CaptureRecord, Declared, captured, write_capture
 from harness.cli import run
 from harness.judging.evidence import LEVEL, Check, pooled
+from harness.judging.explained import NAME
 from harness.judging.noise_checks import BOUND, ENOUGH, GIVE_SIZE
 from harness.testing import digits
 
@@ -281,6 +282,25 @@ def test_norms_of_a_larger_poisson_batch_are_no_accusation(name: str, tmp_path: 
     known = replace(case, said={"batch_size": 4, "expected_batch_size": 4.0})
     (check,) = [one for one in run_case(known, tmp_path, truth=False) if one.name == BOUND]
     assert check.outcome == "violated"
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [({}, "cannot tell"), ({"deviation": 0.05}, "violated"), ({"deviation": 0.2}, "violated"),
+     ({"deviation": 0.02, "per_layer": True}, "violated")],
+)  # fmt: skip
+def test_a_poisson_batch_has_its_size_in_the_signal_as_in_the_noise(
+    changes: dict[str, Any], outcome: str, tmp_path: Path
+) -> None:
+    """Half the noise, twice the noise, or a clip per tensor beside it are no matter of the size."""
+    case = CASES["Poisson batches of a size that nobody gave"]
+    assert isinstance(case.really, Client)
+    level = 0.02 if "per_layer" in changes else 0.1
+    declared = Declared(name="make_private", settings={"noise_multiplier": level, "max_grad_norm": 1.0})
+    really = replace(case.really, **{"deviation": level} | changes)
+    found = run_case(replace(case, declared=declared, really=really), tmp_path)
+    (check,) = [one for one in found if one.name == NAME]
+    assert check.outcome == outcome and (GIVE_SIZE in check.detail) == (outcome == "cannot tell"), check
 
 
 def test_batches_that_are_declared_not_to_be_drawn_are_of_their_size(tmp_path: Path) -> None:

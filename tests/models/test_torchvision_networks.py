@@ -45,7 +45,11 @@ def test_it_has_the_layers_of_torchvision_and_the_classes_of_the_data() -> None:
         ("resnet18", (3, 32, 32), "model 'resnet18' is torchvision's; name it torchvision:resnet18$"),
         ("torchvision:resnet19", (3, 32, 32), "unknown network 'resnet19'.*did you mean torchvision:resnet18 or "),
         ("torchvision:zzzzzz", (3, 32, 32), "unknown network 'zzzzzz'.*list_models"),
-        ("torchvision:mobilenet_v2", (3, 32, 32), r"active dropout.*--model torchvision:mobilenet_v2\+no_dropout"),
+        (
+            "torchvision:mobilenet_v2",
+            (3, 32, 32),
+            r"active dropout.*name the model torchvision:mobilenet_v2\+no_dropout",
+        ),
         ("torchvision:convnext_tiny", (3, 32, 32), r"active dropout.*torchvision:convnext_tiny\+no_dropout"),
         ("torchvision:squeezenet1_1+no_dropout", (3, 8, 8), "too small; give larger images, or choose another --model"),
         ("torchvision:squeezenet1_1", (1, 28, 28), "takes images of 3 colours, not of 1; use --dataset cifar10"),
