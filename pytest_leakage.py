@@ -82,8 +82,8 @@ class Leakage:
                 return
             report = check(read_baseline(path), *found)
         except UsageError as error:
-            mended = str(error).replace("--update", f"pytest {_UPDATE}").replace("--victims", "victims")
-            raise AssertionError(mended) from None
+            fixed = str(error).replace("--update", f"pytest {_UPDATE}").replace("--victims", "victims")
+            raise AssertionError(fixed) from None
         if report.failed:
             lines = [words(one) for one in report.findings if one.fails]
             raise AssertionError("\n".join([f"against {path}: {report.headline}", *lines]))

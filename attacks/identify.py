@@ -3,7 +3,7 @@
 The optimal test between simple hypotheses compares likelihoods (Neyman and Pearson 1933), so where the noise is known
 nothing tells more. It is what theorems of reconstruction robustness bound (Balle et al. 2022; Hayes et al. 2023): the
 prior is uniform over the candidates. Noise is never estimated by playing the defense for each candidate: the error of
-such a level, times as many coordinates as a network has, drowns what candidates differ by.
+such a level, times as many coordinates as a network has, exceeds what candidates differ by.
 """
 
 import math

@@ -18,7 +18,7 @@ from harness.attacks.attacker import ATTACKS, validated_attack
 from harness.attacks.candidates import EXAMPLES_OF_FORMS, dummy_gradient, likely_disguises
 from harness.attacks.labels import open_labels
 from harness.attacks.lbfgs import LBFGS
-from harness.attacks.residual import knows_clip, misfit, surprise
+from harness.attacks.residual import knows_clip, misfit, negative_log_likelihood
 from harness.attacks.soft_words import SoftTexts, open_starts, require_one_text, softened
 from harness.base.errors import UsageError
 from harness.base.randomness import normal_rows
@@ -164,7 +164,7 @@ class MaximumAPosteriori(Attack):
 
     def mismatch(self, observation: Observation, candidate: Tensor, dummy: Dummy) -> Tensor:
         assert isinstance(dummy, Placed)
-        unlikely = surprise(observation, candidate, _FLOOR, _CORNER, lead=True).to(candidate.dtype)
+        unlikely = negative_log_likelihood(observation, candidate, _FLOOR, _CORNER, lead=True).to(candidate.dtype)
         return unlikely + dummy.coordinates.square().sum((1, 2)) / 2
 
     def solved_rows(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Tensor | None:

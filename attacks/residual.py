@@ -102,11 +102,14 @@ def improbability(observation: Observation, candidate: Tensor) -> Tensor:
     nothing = torch.zeros_like(candidate)
     if observation.level is None:
         own, none = (
-            surprise(observation, one, sharp=True) + _by_chance(observation, one) for one in (candidate, nothing)
+            negative_log_likelihood(observation, one, sharp=True) + _by_chance(observation, one)
+            for one in (candidate, nothing)
         )
         return own - none
     # Nothing would have next to no noise: such numbers leave no digits for differences.
-    return surprise(observation, candidate) - _with_best_levels(observation, observation.target, 2, FLOOR)
+    return negative_log_likelihood(observation, candidate) - _with_best_levels(
+        observation, observation.target, 2, FLOOR
+    )
 
 
 def _by_chance(observation: Observation, candidate: Tensor) -> Tensor | float:
@@ -118,7 +121,7 @@ def _by_chance(observation: Observation, candidate: Tensor) -> Tensor | float:
     return unlikely.sum(1, dtype=torch.float64)
 
 
-def surprise(
+def negative_log_likelihood(
     observation: Observation, candidate: Tensor, floor: float = FLOOR, corner: float = 0.0, lead: bool = False,
     sharp: bool = False,
 ) -> Tensor:  # fmt: skip
@@ -291,7 +294,7 @@ def knows_clip(observation: Observation) -> bool:
 def explained(observation: Observation, candidate: Tensor, lead: bool = False) -> Tensor:
     """What of the observed gradients candidates (R, P) explain: zero where it left coordinates out; cut where it was;
     where clients have bounds of their own, which nobody knows, by the best non-negative scale of each clipping
-    group; and written in fewer bits, where it was. ``lead``: see :func:`surprise`."""
+    group; and written in fewer bits, where it was. ``lead``: see :func:`negative_log_likelihood`."""
     candidate, limit, coding = _unbounded(observation, candidate), observation.cut, observation.coding
     if limit is not None:
         bounded = candidate.clamp(-limit, limit)
@@ -353,7 +356,7 @@ def _sharpened(observation: Observation, root: Tensor) -> Tensor:
 
 def _roots_of_no_more_noise(target: Tensor, deviations: Tensor, sparse: bool) -> Tensor:
     """For each coordinate (R, P) the root mean square of those whose noise is no stronger, left out ones apart: what
-    has little noise, or none, must not drown in the floor of what has much."""
+    has little noise, or none, must not vanish below the floor of what has much."""
     levels, order = deviations.sort(stable=True)
     values = target[:, order].double()
     there = (values != 0).double() if sparse else torch.ones_like(values)

@@ -19,7 +19,7 @@ from harness.attacks.attack import ClosedForm
 from harness.attacks.attacker import ATTACKS, validated_attack
 from harness.attacks.candidates import drawn_of_class, gradient_of, in_parts
 from harness.attacks.labels import infer_labels
-from harness.attacks.residual import FLOOR, surprise, unread_level
+from harness.attacks.residual import FLOOR, negative_log_likelihood, unread_level
 from harness.base.ranges import Positive
 from harness.observation import Observation, Tier
 
@@ -92,7 +92,10 @@ class Slope(ClosedForm):
         for label in range(classes):
             images = drawn_of_class(seen, label, count, "slope")
             with torch.no_grad():
-                each = [-_surprise(seen, image.expand(seen.rows, -1), label, differentiable=False) for image in images]
+                each = [
+                    -_negative_log_likelihood(seen, image.expand(seen.rows, -1), label, differentiable=False)
+                    for image in images
+                ]
             found.append(torch.stack(each, 1).logsumexp(1))
         return torch.stack(found, 1)
 
@@ -103,7 +106,7 @@ class Slope(ClosedForm):
         for label in range(seen.model.classes):
             mean = seen.prior.means[label].to(seen.target).expand(seen.rows, -1).clone().requires_grad_(True)
             with torch.enable_grad():
-                (slope,) = torch.autograd.grad(-_surprise(seen, mean, label).sum(), mean)
+                (slope,) = torch.autograd.grad(-_negative_log_likelihood(seen, mean, label).sum(), mean)
             total = total.to(slope) + weights[:, label, None].to(slope) * slope
         return total
 
@@ -123,6 +126,8 @@ def _slope_among(seen: Observation, others: Others, label: int) -> Tensor:
     return slope[0]
 
 
-def _surprise(seen: Observation, images: Tensor, label: int, differentiable: bool = True) -> Tensor:
+def _negative_log_likelihood(seen: Observation, images: Tensor, label: int, differentiable: bool = True) -> Tensor:
     """Negative log-likelihood (R,) of what was read, had images (R, D) of a class been behind it."""
-    return surprise(seen, gradient_of(seen, images, label, differentiable), FLOOR, _CORNER, lead=True, sharp=True)
+    return negative_log_likelihood(
+        seen, gradient_of(seen, images, label, differentiable), FLOOR, _CORNER, lead=True, sharp=True
+    )

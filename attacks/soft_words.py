@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from harness.attacks.candidates import dummy_gradient
 from harness.attacks.decode import ends_of, likely_lengths, noise_on
-from harness.attacks.residual import improbability, knows_clip, surprise
+from harness.attacks.residual import improbability, knows_clip, negative_log_likelihood
 from harness.attacks.token_layers import require_texts
 from harness.attacks.token_rows import TableRows, Tables, read_tables
 from harness.base.errors import UsageError
@@ -217,7 +217,7 @@ class SoftTexts(Observation):
 
     def explained(self, texts: Tensor, labels: Tensor) -> Tensor:
         """Whether texts (R, 1, 1, BITS, T) with labels (R, 1) leave nothing but rounding of what was read, (R,)."""
-        return surprise(self, self._gradient(texts, labels)) <= self.target.shape[1]
+        return negative_log_likelihood(self, self._gradient(texts, labels)) <= self.target.shape[1]
 
     def used(self, labels: Tensor, turns: list[int]) -> Tensor:
         """Which places (R, T) are used, by the class (R,) of each row: those of the length whose turn it is."""

@@ -30,7 +30,7 @@ from harness.base.progress import progress
 from harness.datasets import data_root
 from harness.evaluation.attacking import in_one_process
 from harness.evaluation.observe import Scene, Stage
-from harness.evaluation.watching import Foresight
+from harness.evaluation.watching import AttackForecast
 from harness.experiment import CellSettings, cell_settings
 from harness.scoring.success import clopper_pearson, image_strict
 
@@ -57,7 +57,7 @@ def brought_back(name: str, scene: Scene, settings: CellSettings) -> tuple[np.nd
     attack = reconstructing(build(ATTACKS, name, OF_SUITE.get(name, {})))
     seen, began = scene.observation.known_to(attack.tier), time.perf_counter()
     with progress(f"{name} against {settings.defense}", seen.rows, "victims", at_most=True) as bar:
-        watched = Foresight(None, bar, seen.rows, attack, settings)
+        watched = AttackForecast(None, bar, seen.rows, attack, settings)
         made = in_one_process(attack, seen, 128, watched).images.flatten(0, 1)
     seconds = time.perf_counter() - began
     truth = scene.truth.images.flatten(0, 1)

@@ -7,7 +7,7 @@ folder with the network: the code takes no other name. From BATCH.json come text
 file of the gradients by the queries of each layer. The last line printed is what came back, in token numbers; seconds
 are of the processor, those of the search through texts apart.
 
-What does not run as it is shipped is named here, and mended around it, not in it: ``load_metric`` of attack.py fetches
+What does not run as it is shipped is named here, and fixed around it, not in it: ``load_metric`` of attack.py fetches
 ROUGE from the network and left the library ``datasets`` at 3.0; and line 222 of utils/models.py takes the tenth
 layer's gradient, which a network of six layers does not have (IndexError).
 """

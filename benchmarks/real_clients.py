@@ -38,7 +38,7 @@ from harness.evaluation.observe import Scene, Stage
 from harness.evaluation.watching import between, early_iterations
 from harness.experiment import CellSettings, cell_settings
 from harness.observation import Observation
-from harness.parallel.crew import Crew, crew
+from harness.parallel.worker_pool import WorkerPool, worker_pool
 from harness.scoring.images import match, pairwise_mse
 from harness.scoring.success import STRICT_RMSE
 
@@ -159,12 +159,12 @@ class Table:
     victims: int
     seed: int
     done: dict[tuple[str, str, int | None], float | None]
-    everyone: Crew
+    everyone: WorkerPool
     jobs: int
     only_forecast: bool = False
 
     @classmethod
-    def of(cls, asked: argparse.Namespace, everyone: Crew) -> "Table":
+    def of(cls, asked: argparse.Namespace, everyone: WorkerPool) -> "Table":
         """An empty one, or where it goes on what the file has of so many victims of that seed."""
         file: Path = asked.out
         lines = file.read_text().splitlines() if asked.resume and file.exists() else []
@@ -265,7 +265,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
     parser.add_argument("--forecast", action="store_true", help="attack nothing: tell how long each attack takes")
     asked = parser.parse_args()
-    with crew(asked.jobs, 1 if asked.jobs > 1 else None, []) as everyone:
+    with worker_pool(asked.jobs, 1 if asked.jobs > 1 else None, []) as everyone:
         print_rows(asked, Table.of(asked, everyone))
 
 

@@ -8,7 +8,7 @@
 Needs the extra [text]. Both are handed the same gradients, both have one core. A line of runs.jsonl is one batch of one
 attack; what is there is not run again, so a run that was stopped goes on, and after ``--minutes`` it stops by itself.
 Sizes take turns. Without --dager, span alone runs. The table at the end is of all lines. See dager_worker.py for what
-had to be mended around the public code.
+had to be fixed around the public code.
 """
 
 import harness  # noqa: F401  (before torch, which reads at its start what this sets)

@@ -26,9 +26,9 @@ def work() -> None:
 
     known, seen, threads = "", None, torch.get_num_threads()
     try:
-        from harness.parallel.crew import Crew
+        from harness.parallel.worker_pool import WorkerPool
 
-        everyone = Crew(threads, 1)
+        everyone = WorkerPool(threads, 1)
     except ImportError:  # a version before it
         everyone = None
     for line in sys.stdin:

@@ -102,7 +102,7 @@ def default_model(name: str) -> str:
 
 
 def fetch_command(name: str) -> str:
-    """The mend for missing or damaged files of a dataset that can be downloaded."""
+    """The fix for missing or damaged files of a dataset that can be downloaded."""
     return f"get it with: harness data fetch {name}"
 
 

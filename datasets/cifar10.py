@@ -67,10 +67,10 @@ def _load(batches: tuple[str, ...], root: Path) -> Dataset:
         )
     if folder is None:
         raise missing("cifar10", root)
-    mend = fetch_command("cifar10")
-    records = np.concatenate([_read_batch(DataFile(folder / batch, mend)) for batch in batches])
+    fix = fetch_command("cifar10")
+    records = np.concatenate([_read_batch(DataFile(folder / batch, fix)) for batch in batches])
     images = records[:, 1:].reshape(-1, 3, 32, 32)
-    return build_dataset(DataFile(folder, mend), "cifar10", images, records[:, 0], CLASS_NAMES, _SOURCE.origin)
+    return build_dataset(DataFile(folder, fix), "cifar10", images, records[:, 0], CLASS_NAMES, _SOURCE.origin)
 
 
 _SOURCE = Source(

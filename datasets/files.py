@@ -1,4 +1,4 @@
-"""Files a user may have to mend: reading them ends in plain arrays or in one line that says what to do."""
+"""Files a user may have to fix: reading them ends in plain arrays or in one line that says what to do."""
 
 import gzip
 import io
@@ -16,14 +16,14 @@ from harness.results.files import MOST_BYTES, Damaged, Unreadable, parse_arrays,
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file at ``path``; ``mend`` says how to get a good one, or is None where the mend depends on the problem."""
+    """A file at ``path``; ``fix`` says how to get a good one, or is None where the fix depends on the problem."""
 
     path: Path
-    mend: str | None = None
+    fix: str | None = None
 
-    def wrong(self, problem: str, mend: str = "give another file") -> UsageError:
-        """The one-line error for this file; ``mend`` is used only where the file has no mend of its own."""
-        return UsageError(f"{self.path} {problem}; {self.mend or mend}")
+    def wrong(self, problem: str, fix: str = "give another file") -> UsageError:
+        """The one-line error for this file; ``fix`` is used only where the file has no fix of its own."""
+        return UsageError(f"{self.path} {problem}; {self.fix or fix}")
 
     def read_bytes(self) -> bytes:
         """The content. Raises UsageError where it cannot be read."""

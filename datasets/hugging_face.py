@@ -20,7 +20,7 @@ from harness.datasets.record import Dataset, build_dataset
 from harness.results.files import MOST_BYTES
 
 PREFIX = "hf:"
-_MEND = "pip install 'gradient-leakage-harness[hf]'"
+_FIX = "pip install 'gradient-leakage-harness[hf]'"
 _NAME = re.compile(r"hf:((?:[\w.-]+/)?[\w.-]+)(?:@([\w.-]+))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -64,11 +64,11 @@ def load_of_hub(name: str, root: Path) -> Dataset:
         UsageError: it was not, or the file is damaged.
     """
     path = _place(root, hub_name(name))
-    mend = f"get it with: harness data fetch {name}"
+    fix = f"get it with: harness data fetch {name}"
     if not os.path.isfile(path):
-        raise UsageError(f"dataset {name!r} is not under {root}; {mend} (or name its folder with --data-root)")
-    images, labels = DataFile(path, mend).read_arrays("images", "labels")
-    return build_dataset(DataFile(path, mend), name, images, labels, None, f"the train split of {name}")
+        raise UsageError(f"dataset {name!r} is not under {root}; {fix} (or name its folder with --data-root)")
+    images, labels = DataFile(path, fix).read_arrays("images", "labels")
+    return build_dataset(DataFile(path, fix), name, images, labels, None, f"the train split of {name}")
 
 
 def fetch_of_hub(name: str, root: Path) -> str:
@@ -106,12 +106,12 @@ def _libraries() -> tuple[Any, Any]:
         with installed("datasets"):
             library, hub = importlib.import_module("datasets"), importlib.import_module("huggingface_hub")
     except ImportError as error:
-        raise UsageError(f"datasets of the hub need the package datasets; {_MEND}") from error
+        raise UsageError(f"datasets of the hub need the package datasets; {_FIX}") from error
     if not hasattr(library, "load_dataset") or not hasattr(library, "ClassLabel"):
         where = getattr(library, "__file__", None) or next(iter(getattr(library, "__path__", [])), "elsewhere")
-        raise UsageError(f"`datasets` is not Hugging Face's but {where}; start in another folder, or {_MEND}")
+        raise UsageError(f"`datasets` is not Hugging Face's but {where}; start in another folder, or {_FIX}")
     if int(str(library.__version__).partition(".")[0]) < 4:
-        raise UsageError(f"datasets {library.__version__} may run code of the hub; take version 4 or later: {_MEND}")
+        raise UsageError(f"datasets {library.__version__} may run code of the hub; take version 4 or later: {_FIX}")
     return library, hub
 
 

@@ -158,7 +158,7 @@ def load_dataset(
         places: most tokens of a text; None for as many as the longest has, and of none more than a limit.
 
     Raises:
-        UsageError: unknown name, missing, damaged or unfit data; one line that names the mend.
+        UsageError: unknown name, missing, damaged or unfit data; one line that names the fix.
     """
     source = source_of(name := dataset_name(name))
     if part == "test" and source.test:

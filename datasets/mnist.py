@@ -162,13 +162,13 @@ def _source(split: str, part: str, words: str) -> Source:
 
 
 def _load_letters(name: str, source: Source, files: list[Path]) -> Dataset:
-    mend = fetch_command(name)
+    fix = fetch_command(name)
     if len(files) == 2:
-        file, labels = (DataFile(path, mend) for path in files)
+        file, labels = (DataFile(path, fix) for path in files)
         # The publishers' files hold every image transposed.
         pixels, classes = read_idx(file, dimensions=3).transpose(0, 2, 1), read_idx(labels, dimensions=1)
     else:
-        file = DataFile(files[0], mend)
+        file = DataFile(files[0], fix)
         pixels, classes, codes = file.read_arrays("images", "labels", "mapping")
         if codes.shape != (len(CHARACTERS),) or not np.array_equal(codes, [ord(name) for name in CHARACTERS]):
             raise file.wrong("has classes that are not those of EMNIST's merged splits")

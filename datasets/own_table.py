@@ -101,8 +101,8 @@ def _of_parquet(file: DataFile, content: bytes, only: Collection[str] | None) ->
     try:
         parquet = _parquet()
     except ImportError as error:
-        mend = f"pip install 'gradient-leakage-harness[text]', save it as .csv, or {AS_IMAGES}"
-        raise file.wrong("needs pyarrow", mend) from error
+        fix = f"pip install 'gradient-leakage-harness[text]', save it as .csv, or {AS_IMAGES}"
+        raise file.wrong("needs pyarrow", fix) from error
     try:
         opened = parquet.ParquetFile(io.BytesIO(content))
         cells = opened.metadata.num_rows * opened.metadata.num_columns
@@ -224,8 +224,8 @@ def _numbers(file: DataFile, name: str, cells: list[str]) -> np.ndarray | None:
         return None
     empty = next((row for row, cell in enumerate(cells, 1) if not cell), None)
     if empty is not None:
-        mend = "fill it in, leave out that row or column, or write all its values as categories, such as low and high"
-        raise file.wrong(f"has no number in column {name!r}, row {empty}", mend)
+        fix = "fill it in, leave out that row or column, or write all its values as categories, such as low and high"
+        raise file.wrong(f"has no number in column {name!r}, row {empty}", fix)
     numbers = np.array([_number(cell) for cell in cells], dtype=np.float64)
     odd = (~np.isfinite(numbers)).nonzero()[0]
     if len(odd):
@@ -256,10 +256,10 @@ def _group(file: DataFile, name: str, cells: list[str]) -> Group:
     some_numbers = any(_number(cell) is not None for cell in categories)
     mixed = f"{odd!r} in row {cells.index(odd) + 1} is no number" if some_numbers else ""
     if len(categories) > _MOST_CATEGORIES or len(categories) == len(cells):
-        mend = mixed and f"; {mixed}, if it holds numbers"
+        fix = mixed and f"; {mixed}, if it holds numbers"
         raise file.wrong(
             f"has {len(categories):,} categories in column {name!r}",
-            f"leave out a column that names each row, or give at most {_MOST_CATEGORIES} categories{mend}",
+            f"leave out a column that names each row, or give at most {_MOST_CATEGORIES} categories{fix}",
         )
     if mixed:
         log.warning("harness: %s: column %r is read as categories, as %s", file.path.name, name, mixed)

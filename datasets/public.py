@@ -178,15 +178,15 @@ def require_scale(public: Dataset, choice: str) -> None:
 
 def _require_same_kind(dataset: Dataset, public: Dataset, choice: str) -> None:
     told = f"public data {choice!r} have"
-    mend = f"use data of the same kind as {dataset.name!r}, or --prior auto"
+    fix = f"use data of the same kind as {dataset.name!r}, or --prior auto"
     if public.image_shape != dataset.image_shape:
-        raise UsageError(f"{told} examples of shape {public.image_shape}, not {dataset.image_shape}; {mend}")
+        raise UsageError(f"{told} examples of shape {public.image_shape}, not {dataset.image_shape}; {fix}")
     if public.words not in (None, dataset.words):
-        raise UsageError(f"{told} another vocabulary; {mend}")
+        raise UsageError(f"{told} another vocabulary; {fix}")
     if public.columns not in (None, dataset.columns):
-        raise UsageError(f"{told} other columns; {mend}")
+        raise UsageError(f"{told} other columns; {fix}")
     if public.num_classes != dataset.num_classes:
-        raise UsageError(f"{told} {public.num_classes} classes, not {dataset.num_classes}; {mend}")
+        raise UsageError(f"{told} {public.num_classes} classes, not {dataset.num_classes}; {fix}")
     ours, theirs = (float(data.images.std()) for data in (dataset, public))
     if not ours / _WIDEST <= theirs <= ours * _WIDEST:
         raise UsageError(
@@ -196,13 +196,13 @@ def _require_same_kind(dataset: Dataset, public: Dataset, choice: str) -> None:
 
 def require_enough(private: Dataset, public: Dataset, choice: str) -> None:
     """Raises UsageError: there are too few public examples, or too few of a class that is private too."""
-    mend = f"use {'another' if choice != AUTO else 'a larger'} --prior, or --prior none"
+    fix = f"use {'another' if choice != AUTO else 'a larger'} --prior, or --prior none"
     if len(public.labels) < FEWEST:
-        raise UsageError(f"{len(public.labels)} public examples ({public.name}) are too few (needs {FEWEST}); {mend}")
+        raise UsageError(f"{len(public.labels)} public examples ({public.name}) are too few (needs {FEWEST}); {fix}")
     counts = public.labels.bincount(minlength=public.num_classes)
     for label in private.labels.unique().tolist():
         if counts[label] < FEWEST_OF_A_CLASS:
             raise UsageError(
                 f"class {private.class_names[label]!r} has {int(counts[label])} public examples ({public.name}), too "
-                f"few (needs {FEWEST_OF_A_CLASS}); {mend}"
+                f"few (needs {FEWEST_OF_A_CLASS}); {fix}"
             )

@@ -18,7 +18,7 @@ from harness.datasets.record import Dataset, build_dataset
 
 SIDE = 64
 _FOLDER = "retina"
-_MEND = "replace it by a JPEG or PNG, or take it out of the folder"
+_FIX = "replace it by a JPEG or PNG, or take it out of the folder"
 
 _SOURCE = Source(
     origin="own photographs of retinas in class folders, such as APTOS 2019 Blindness Detection",
@@ -54,7 +54,7 @@ def _photographs(folder: DataFile) -> dict[str, list[Path]]:
 def _read(path: Path) -> np.ndarray:
     """One image (SIDE, SIDE, 3) uint8."""
     try:
-        with Image.open(io.BytesIO(DataFile(path, _MEND).read_bytes())) as photograph:
+        with Image.open(io.BytesIO(DataFile(path, _FIX).read_bytes())) as photograph:
             # A JPEG is decoded at a fraction of its size where that suffices.
             photograph.draft("RGB", (2 * SIDE, 2 * SIDE))
             width, height = photograph.size
@@ -63,7 +63,7 @@ def _read(path: Path) -> np.ndarray:
             square = _in_bytes(photograph, path).crop((left, top, left + edge, top + edge))
             return np.asarray(square.resize((SIDE, SIDE), Image.Resampling.BOX))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DataFile(path, _MEND).wrong("is not a readable image") from error
+        raise DataFile(path, _FIX).wrong("is not a readable image") from error
 
 
 def _in_bytes(photograph: Image.Image, path: Path) -> Image.Image:

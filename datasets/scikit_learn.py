@@ -144,7 +144,7 @@ def read_photographs(folder: DataFile) -> tuple[np.ndarray, np.ndarray, tuple[st
     if not photographs:
         raise folder.wrong(f"has nobody with {_FEWEST_PHOTOGRAPHS} photographs")
     names = sorted(photographs)
-    images = np.stack([_read_face(DataFile(path, folder.mend)) for paths in photographs.values() for path in paths])
+    images = np.stack([_read_face(DataFile(path, folder.fix)) for paths in photographs.values() for path in paths])
     labels = np.repeat([names.index(name) for name in photographs], [len(paths) for paths in photographs.values()])
     # scikit-learn's own shuffle, so that image k is the same image in both.
     order = np.arange(len(images))

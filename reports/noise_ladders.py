@@ -72,12 +72,12 @@ def legend_above(figure: Figure, panels: Sequence[Axes], across: int | None = No
 
 _ACROSS = 3
 _WIDTH, _HEIGHT, _LEGEND = 3.7, 2.9, 0.5  # of a panel, and of the legend above all of them; in inches
-_PLAIN, _INFORMED, _THEOREM, _LUCK = "#1f77b4", "#d62728", "#7f7f7f", "#b8b8b8"
+_PLAIN, _INFORMED, _THEOREM, _GUESS = "#1f77b4", "#d62728", "#7f7f7f", "#b8b8b8"
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One level of noise: each tier's best cell (None where no attack was possible), blind luck, and the ceiling.
+    """One level of noise: each tier's best cell (None where no attack was possible), blind guesses, and the ceiling.
 
     ``blind`` and ``ceiling`` are shares in [0, 1] of strict images, None where they are not known or do not exist.
     """
@@ -122,7 +122,7 @@ def _draw(panel: Axes, title: str, rungs: Sequence[Rung]) -> None:
         panel.text(0.97, 0.92, "no bound exists", transform=panel.transAxes, ha="right", fontsize=8, color=_THEOREM)
     blind = [(rung.noise, 100 * rung.blind) for rung in rungs if rung.blind is not None]
     if blind:
-        panel.plot(*zip(*blind, strict=True), color=_LUCK, ls=":", lw=1.5, label="blind guess")
+        panel.plot(*zip(*blind, strict=True), color=_GUESS, ls=":", lw=1.5, label="blind guess")
     for name, tier, colour, mark in (
         ("does not know the noise", "plain", _PLAIN, "o"), ("knows the noise", "informed", _INFORMED, "s"),
     ):  # fmt: skip
@@ -178,11 +178,11 @@ def save_secure_sums(path: Path, panels: Sequence[Sums]) -> None:
 
 
 def _draw_sum(panel: Axes, made: Sums, clients: Sequence[int]) -> None:
-    luck = {count: cell.kappa.rate for line in made.lines.values() for count, cell in line.items() if cell.kappa}
-    if luck:
-        places = sorted(luck)
+    guessed = {count: cell.kappa.rate for line in made.lines.values() for count, cell in line.items() if cell.kappa}
+    if guessed:
+        places = sorted(guessed)
         panel.plot(
-            places, [100 * (luck[one] or 0) for one in places], color=_BLIND, ls=":", lw=1.5, label="blind guess"
+            places, [100 * (guessed[one] or 0) for one in places], color=_BLIND, ls=":", lw=1.5, label="blind guess"
         )
     seen = {False: 0, True: 0}
     for number, (attack, line) in enumerate(made.lines.items()):

@@ -150,7 +150,7 @@ def is_of_claims(statement: Statement) -> bool:
     return (statement.schedule or "").startswith("harness claims")
 
 
-# The theorem beside the verdict, in words: what was measured, what is blind luck, and what no attacker can exceed.
+# The theorem beside the verdict, in words: what was measured, what is a blind guess, and what no attacker can exceed.
 
 
 def event_of(cell: CellResult, name: str) -> Ceiling | None:

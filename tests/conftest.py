@@ -39,7 +39,7 @@ def one_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     Tests of that choice stand in ``tests/parallel``.
     """
     if "parallel" not in request.path.parts:
-        monkeypatch.setattr("harness.parallel.crew.cpu_count", lambda: 1)
+        monkeypatch.setattr("harness.parallel.worker_pool.cpu_count", lambda: 1)
 
 
 @pytest.fixture(scope="module")

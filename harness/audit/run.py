@@ -236,8 +236,8 @@ def _federation(settings: AuditSettings, unit: Unit, model: RowModel) -> Audited
 def _require_memory(settings: AuditSettings, parameters: int) -> None:
     """Of every client its weights, update and message; of every example its gradient, in more than one form."""
     vectors = 6 * settings.clients_per_round + 3 * (settings.canaries + settings.others)
-    mend = "lower --clients-per-round or --canaries, or take a smaller --model"
-    require_memory(8.0 * vectors * parameters, "a round of summed clients", mend)
+    fix = "lower --clients-per-round or --canaries, or take a smaller --model"
+    require_memory(8.0 * vectors * parameters, "a round of summed clients", fix)
 
 
 def _real_gradients(model: RowModel, dataset: Dataset, settings: AuditSettings, device: torch.device) -> RealGradients:

@@ -30,7 +30,7 @@ _SECONDS_PER_STEP, _SECONDS_PER_GRADIENT, _WEIGHTS = 1e-3, 2e-5, 8_000
 WORTH_TELLING = 120
 
 
-def require_memory(needed: float, what: str, mend: str) -> None:
+def require_memory(needed: float, what: str, fix: str) -> None:
     """Compares a need in bytes with what is free; where no system says, with nothing.
 
     Raises:
@@ -39,11 +39,11 @@ def require_memory(needed: float, what: str, mend: str) -> None:
     free = free_memory()
     if free is not None and needed > free:
         raise UsageError(
-            f"{what} takes about {needed / _GIGABYTE:.3g} GB of memory, and {free / _GIGABYTE:.3g} GB are free; {mend}"
+            f"{what} takes about {needed / _GIGABYTE:.3g} GB of memory, and {free / _GIGABYTE:.3g} GB are free; {fix}"
         )
 
 
-def require_time(gradients: int, mend: str) -> None:
+def require_time(gradients: int, fix: str) -> None:
     """Refuses a number of gradients of single examples that takes days on any machine.
 
     Raises:
@@ -52,7 +52,7 @@ def require_time(gradients: int, mend: str) -> None:
     if gradients > MOST_GRADIENTS:
         days = gradients / 1e6 / 86_400
         raise UsageError(
-            f"this takes {gradients:.3g} gradients, at a million a second more than {days:.3g} days; {mend}"
+            f"this takes {gradients:.3g} gradients, at a million a second more than {days:.3g} days; {fix}"
         )
 
 

@@ -356,8 +356,8 @@ def with_rate(given: object) -> tuple[LocalOptimizer, float | None]:
         return made, first
     except (ValidationError, TypeError, ValueError) as error:
         what = one_line(error) if isinstance(error, ValidationError) else str(error)
-        mend = "" if ";" in what else "; write for example adam:lr=0.001,weight_decay=0.01"
-        raise UsageError(f"{which}: {what}{mend}") from error
+        fix = "" if ";" in what else "; write for example adam:lr=0.001,weight_decay=0.01"
+        raise UsageError(f"{which}: {what}{fix}") from error
 
 
 def settle_rate(given: Mapping[str, Any]) -> dict[str, Any]:

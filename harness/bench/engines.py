@@ -26,8 +26,8 @@ from harness.experiment import CellSettings, cell_settings, usual_prior
 from harness.models import build_module
 from harness.models.batch_norm import trained_layers
 from harness.models.side_by_side import side_by_side
-from harness.parallel.crew import Crew, crew, suitable_crew
 from harness.parallel.processes import begin_workers, threads_per_job
+from harness.parallel.worker_pool import WorkerPool, suitable_workers, worker_pool
 
 # How long the convolutions and matrix products of a gradient match take alone, on tensors of the same shapes.
 
@@ -145,11 +145,11 @@ class Turns:
 
 
 @contextmanager
-def crew_for(settings: CellSettings, stage: Stage, jobs: int | None) -> Iterator[Crew]:
+def pool_for(settings: CellSettings, stage: Stage, jobs: int | None) -> Iterator[WorkerPool]:
     """The processes that attack a cell's victims; as many as ``harness evaluate`` takes, where none are named."""
     data = stage.dataset(settings.dataset, settings.model)
-    count = suitable_crew([settings], data.image_shape, data.num_classes) if jobs is None else jobs
-    with crew(count, threads_per_job(count) if count > 1 else None, [settings]) as everyone:
+    count = suitable_workers([settings], data.image_shape, data.num_classes) if jobs is None else jobs
+    with worker_pool(count, threads_per_job(count) if count > 1 else None, [settings]) as everyone:
         yield everyone
 
 
@@ -304,12 +304,12 @@ def bench_network(
         dataset=dataset, model=model, attack=attack, victims=victims, labels="known", device=device,
         batch_size=batch_size or _usual_batch(stage, dataset, model), prior=usual_prior([attack]),
     )  # fmt: skip
-    with crew_for(settings, stage, jobs) as everyone:
+    with pool_for(settings, stage, jobs) as everyone:
         yield from _figures(everyone, stage, settings, iterations, chunk)
 
 
 def _figures(
-    everyone: Crew, stage: Stage, settings: CellSettings, iterations: int, chunk: int
+    everyone: WorkerPool, stage: Stage, settings: CellSettings, iterations: int, chunk: int
 ) -> Iterator[tuple[str, Any]]:
     matched = _comparable(reconstructing(settings.build_attack()), iterations)
     scene = stage.set(settings)
@@ -347,7 +347,7 @@ def _usual_batch(stage: Stage, dataset: str, model: str) -> int:
     return _JOINT if trained_layers(build_module(model, data.image_shape, data.num_classes, seed=0)) else 1
 
 
-def _contestants(everyone: Crew, scene: Scene, attack: Attack, chunk: int) -> dict[str, Callable[[], float]]:
+def _contestants(everyone: WorkerPool, scene: Scene, attack: Attack, chunk: int) -> dict[str, Callable[[], float]]:
     """What is timed, by name; each returns the number of victims times iterations that it did."""
     seen = scene.observation
     first = scene.truth.images[0].to(seen.target)
@@ -374,7 +374,7 @@ def _with_all_cores(work: Callable[[], float]) -> Callable[[], float]:
     return run
 
 
-def _timed(work: Callable[[], float], everyone: Crew) -> tuple[float, float]:
+def _timed(work: Callable[[], float], everyone: WorkerPool) -> tuple[float, float]:
     """Seconds, and seconds of the processor, per victim and iteration."""
     began, spent = _now(), time.process_time() + everyone.seconds
     done = work()

@@ -20,12 +20,12 @@ from torch import Tensor
 from harness.attacks import Reconstruction, reconstructing
 from harness.base.limits import peak_memory
 from harness.base.progress import progress
-from harness.bench.engines import ONE_CORE, Bench, arithmetic_alone, crew_for, take_turns
+from harness.bench.engines import ONE_CORE, Bench, arithmetic_alone, pool_for, take_turns
 from harness.evaluation.measure import measure
 from harness.evaluation.observe import Scene, Stage
 from harness.evaluation.watching import work_of
 from harness.experiment import CellSettings, cell_settings, usual_prior
-from harness.parallel.crew import Crew
+from harness.parallel.worker_pool import WorkerPool
 from harness.secagg import (
     Aborted,
     Aggregation,
@@ -68,12 +68,12 @@ def bench_attack(
         dataset=dataset, attack=attack, victims=victims, device=device, prior=usual_prior([attack])
     )
     stage = Stage(data_root, chunk)
-    with crew_for(settings, stage, jobs) as everyone:
+    with pool_for(settings, stage, jobs) as everyone:
         yield from _figures(everyone, stage, settings, chunk, growth, seconds, data_root)
 
 
 def _figures(
-    everyone: Crew, stage: Stage, settings: CellSettings, chunk: int, growth: int, seconds: float, data_root: Path
+    everyone: WorkerPool, stage: Stage, settings: CellSettings, chunk: int, growth: int, seconds: float, data_root: Path
 ) -> Iterator[tuple[str, Any]]:
     ends, victims, device = time.monotonic() + seconds, settings.victims, settings.device
     scene = stage.set(settings)
@@ -126,7 +126,7 @@ def _growth(
 
 
 def _many(
-    bench: Bench, everyone: Crew, stage: Stage, settings: CellSettings, each: float, ends: float
+    bench: Bench, everyone: WorkerPool, stage: Stage, settings: CellSettings, each: float, ends: float
 ) -> Iterator[tuple[str, int | str]]:
     """Peak memory of an attack on many victims; a few iterations reach it, since the history grows with them only once.
 
@@ -172,7 +172,7 @@ def _successes(scene: Scene, truth: Tensor, images: Tensor) -> np.ndarray:
     return measured.success["strict"]
 
 
-def _peak_memory(device: str, everyone: Crew) -> int:
+def _peak_memory(device: str, everyone: WorkerPool) -> int:
     if device != "cpu":
         return round(torch.cuda.max_memory_allocated(device) / 2**20)
     return round((peak_memory() + sum(everyone.peaks.values())) / 2**20)

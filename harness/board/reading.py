@@ -12,7 +12,7 @@ from harness.results.files import MOST_OF_A_DOCUMENT, Damaged, Unreadable, check
 from harness.training import TrainSettings
 
 _OF_AN_ATTACK = {"attack": "cpl", "attack_args": {}, "suite": None}
-_MEND = "take it from the board again"
+_FIX = "take it from the board again"
 _NAMES = (
     "dataset", "model", "defense", "clients", "clients_per_round", "rounds", "local_steps", "learning_rate",
 )  # fmt: skip
@@ -43,7 +43,7 @@ def read_card(path: Path) -> Card:
     except Unreadable as problem:
         raise UsageError(f"card {str(path)!r} {problem.reason}; check the path") from problem
     except Damaged as problem:
-        raise UsageError(f"card {str(path)!r} {problem}; {_MEND}") from problem
+        raise UsageError(f"card {str(path)!r} {problem}; {_FIX}") from problem
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise UsageError(f"{str(path)!r} is not a card; give a file that harness site wrote below cards/")
     if document.get("schema_version") != SCHEMA_VERSION:
@@ -53,11 +53,11 @@ def read_card(path: Path) -> Card:
     try:
         card = checked(Card, document)
     except Damaged as problem:
-        raise UsageError(f"card {str(path)!r} {problem}; {_MEND}") from problem
+        raise UsageError(f"card {str(path)!r} {problem}; {_FIX}") from problem
     if card.hash != card.digest():
-        raise UsageError(f"card {str(path)!r} was changed: its hash is not that of its content; {_MEND}")
+        raise UsageError(f"card {str(path)!r} was changed: its hash is not that of its content; {_FIX}")
     if content != card.content():
-        raise UsageError(f"card {str(path)!r} was changed: harness site writes the same content otherwise; {_MEND}")
+        raise UsageError(f"card {str(path)!r} was changed: harness site writes the same content otherwise; {_FIX}")
     return card
 
 
@@ -73,12 +73,12 @@ def cells_of(card: Card) -> list[CellSettings]:
     for one in card.cells:
         files = [name for name in ("weights", "server_state", "variates", "trained") if one.settings.get(name)]
         if files or own_files(one.settings):
-            raise UsageError(f"the card names files that it does not hold; {_MEND}")
+            raise UsageError(f"the card names files that it does not hold; {_FIX}")
     asked = [cell_settings(**one.settings) for one in card.cells]
     if any(one.noise_scale != 1 for one in asked):
-        raise UsageError(f"the card's attacks are on other noise than its defense adds; {_MEND}")
+        raise UsageError(f"the card's attacks are on other noise than its defense adds; {_FIX}")
     if len({one.model_dump_json() for one in asked}) < len(asked):
-        raise UsageError(f"the card has an attack more than once; {_MEND}")
+        raise UsageError(f"the card has an attack more than once; {_FIX}")
     firsts = {one.model_dump_json() for one in asked if one.labels == "inferred"}
     asked = [
         one
@@ -88,14 +88,14 @@ def cells_of(card: Card) -> list[CellSettings]:
         or one.model_copy(update={"labels": "inferred"}).model_dump_json() not in firsts
     ]
     if len({one.model_copy(update=_OF_AN_ATTACK).model_dump_json() for one in asked}) > 1:
-        raise UsageError(f"the card's attacks are of more than one place; {_MEND}")
+        raise UsageError(f"the card's attacks are of more than one place; {_FIX}")
     if card.training and not is_of(asked[0], card.training.settings):
-        raise UsageError(f"the card's training is not of the federation that was attacked; {_MEND}")
+        raise UsageError(f"the card's training is not of the federation that was attacked; {_FIX}")
     for suite in {one.suite for one in asked if one.suite}:
         members = read_by(suite, asked[0].dataset)
         absent = set(members) - {one.attack for one in asked}
         if absent:
-            raise UsageError(f"the card lacks {', '.join(sorted(absent))} of its suite {suite}; {_MEND}")
+            raise UsageError(f"the card lacks {', '.join(sorted(absent))} of its suite {suite}; {_FIX}")
     return asked
 
 

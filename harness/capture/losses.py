@@ -28,7 +28,7 @@ _OUTPUT = "output of a watched network"
 # More nodes than a loss has between an output and its number; the walk ends there.
 _NODES = 100_000
 
-MEND = "capture a round with the mean cross-entropy, or give loss_scale to judge it as that many times the mean"
+FIX = "capture a round with the mean cross-entropy, or give loss_scale to judge it as that many times the mean"
 
 
 def share_of(output: Tensor, gradient: Tensor) -> Tensor:

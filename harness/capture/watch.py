@@ -25,7 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from harness.base.errors import in_one_line
 from harness.base.layers import digest_of_layers, drops_out, drops_within
 from harness.base.normalising import BYTES, USUAL, name_of_scaling
-from harness.capture.losses import MEND, Clips, facts_of_losses, kind_of, seen_of, weights_beside
+from harness.capture.losses import FIX, Clips, facts_of_losses, kind_of, seen_of, weights_beside
 from harness.capture.optimizers import Loader, Steps, batches_of, loader_of, parameters_of
 from harness.capture.passes import (
     BEYOND,
@@ -512,7 +512,7 @@ def _unlike(passes: Sequence[Pass]) -> str:
     if first is not None and not all(bool(one.isfinite().all()) for one in first):
         return "its loss became NaN or infinity: its training diverged; capture another round"
     kind = "not cross-entropy in every step" if first is None else kind_of(*first)
-    return f"its loss is {kind}, which no attack plays; {MEND}"
+    return f"its loss is {kind}, which no attack plays; {FIX}"
 
 
 def _facts_of_loader(loader: Any) -> Loader:

@@ -371,7 +371,7 @@ def _drawn(strategy: ast.Call, code: Code) -> tuple[float, int] | None:
 
 
 # --------------------------------------------------------------------------------------
-# Which versions of a package a project asks for, and whether they lie below one that mended a filter.
+# Which versions of a package a project asks for, and whether they lie below one that fixed a filter.
 
 
 @dataclass

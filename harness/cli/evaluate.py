@@ -68,10 +68,10 @@ from harness.experiment import (
 from harness.federation.memory import read_state
 from harness.models.adapters import trained_only
 from harness.parallel.clusters import device_there, evaluate_on_cluster
-from harness.parallel.crew import crew, is_one_group, largest_crew, suitable_jobs
 from harness.parallel.plan import make_shard
 from harness.parallel.processes import evaluate_in_processes
 from harness.parallel.units import Job, Shard
+from harness.parallel.worker_pool import is_one_group, most_workers, suitable_jobs, worker_pool
 from harness.presets import PRESETS
 from harness.reports.cell_picture import save_cell_picture
 from harness.reports.pictures import as_chosen
@@ -360,7 +360,7 @@ def _cell_by_cell(
 ) -> ResultDocument:
     """The victims of an attack are shared out to the processes."""
     draw = partial(job.draw, folder) if job.draw else None
-    with crew(min(jobs, largest_crew(cells)), job.threads, cells) as everyone:
+    with worker_pool(min(jobs, most_workers(cells)), job.threads, cells) as everyone:
         engine = everyone.attack
         run = Run(job.data_root, folder, job.chunk, resume, draw, stage=stage, engine=engine, settles=job.settles)
         return evaluate(cells, run)

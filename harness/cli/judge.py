@@ -51,7 +51,7 @@ from harness.judging.judgement import (
     Work,
     as_taken,
     checks_of_groups,
-    chosen_kin,
+    chosen_split,
     judge_captured,
     stated,
     without_covered,
@@ -74,9 +74,9 @@ from harness.judging.plan import (
     within_budget,
 )
 from harness.judging.series import SameData, chosen_data, over_rounds
-from harness.judging.stage import Kin
+from harness.judging.stage import PublicSplit
 from harness.judging.without_truth import Guess, with_stand_ins
-from harness.parallel.crew import crew, largest_crew, suitable_crew
+from harness.parallel.worker_pool import most_workers, suitable_workers, worker_pool
 from harness.reports.cell_picture import save_cell_picture, save_guesses
 from harness.reports.table import print_results
 from harness.reports.text import claimed_and_proven
@@ -227,24 +227,24 @@ class Asked:
     most: float | None
     began: float
 
-    def groups(self, found: Sequence[Capture]) -> tuple[list[Group], Kin | None]:
+    def groups(self, found: Sequence[Capture]) -> tuple[list[Group], PublicSplit | None]:
         """The clients in groups, those beside them, and data of their kind."""
         clients = over_rounds(as_taken(federations(found), self.root), self.rounds_seen, self.same_data)
         attacks = self.attacks or list(_WITHOUT_PRIOR[found[0].record.data])
         title = names_of([one.folder for one in found])
         more = self.public, self.device, self.update_model, self.rounds_seen, self.same_data
         groups = groups_of(clients, title, attacks, *more)
-        kin = chosen_kin(clients, self.public, self.root)
-        return [*groups, *companions(groups, kin, self.root)], kin
+        split = chosen_split(clients, self.public, self.root)
+        return [*groups, *companions(groups, split, self.root)], split
 
-    def shares(self, groups: Sequence[Group], kin: Kin | None, jobs: int) -> list[Share]:
+    def shares(self, groups: Sequence[Group], split: PublicSplit | None, jobs: int) -> list[Share]:
         """How much of each attack runs."""
-        return shares_of(efforts_of(groups, kin, self.root, self.chunk, jobs), self.most, self.root, self.began)
+        return shares_of(efforts_of(groups, split, self.root, self.chunk, jobs), self.most, self.root, self.began)
 
     def lines(self, found: Sequence[Capture], jobs: int | None, threads: int | None) -> list[Line]:
         """The same in words, for who only plans."""
-        groups, kin = self.groups(found)
-        return lines_of(self.shares(groups, kin, _jobs_of(groups, jobs, threads)[0]))
+        groups, split = self.groups(found)
+        return lines_of(self.shares(groups, split, _jobs_of(groups, jobs, threads)[0]))
 
 
 def _judged(
@@ -252,16 +252,16 @@ def _judged(
     as_json: bool,
 ) -> int:  # fmt: skip
     """Attacks the captured clients, writes what is found to the folder, and prints it."""
-    groups, kin = asked.groups(captured)
+    groups, split = asked.groups(captured)
     jobs, threads = _jobs_of(groups, jobs, threads)
-    shares = asked.shares(groups, kin, jobs) if asked.most else []
+    shares = asked.shares(groups, split, jobs) if asked.most else []
     groups = within_budget(groups, shares) if shares else groups
     cells = [cell for group in groups for cell in group.cells]
     folder = RunFolder(out)
-    drawn = partial(save_cell_picture, folder), partial(draw_guess, folder, kin)
-    with resumable(), claimed(out), within(), crew(jobs, threads, cells) as everyone:
+    drawn = partial(save_cell_picture, folder), partial(draw_guess, folder, split)
+    with resumable(), claimed(out), within(), worker_pool(jobs, threads, cells) as everyone:
         work = Work(asked.root, folder, asked.chunk, resume, asked.most, lines_of(shares), *drawn, everyone.attack)
-        judgement = judge_captured(groups, kin, work)
+        judgement = judge_captured(groups, split, work)
         record = json.dumps(judgement.record(), indent=1)
         if not resume and (out / "judged.json").exists():
             tell_replaced(out)
@@ -329,7 +329,7 @@ def _jobs_of(groups: Sequence[Group], jobs: int | None, threads: int | None) -> 
     first, cells = groups[0].captured, [cell for group in groups for cell in group.cells]
     attacked = cells if first.images is not None else with_stand_ins(cells)
     shape, classes = first.record.shape, first.record.classes
-    return chosen_jobs(jobs, threads, lambda: suitable_crew(attacked, shape, classes), most=largest_crew(attacked))
+    return chosen_jobs(jobs, threads, lambda: suitable_workers(attacked, shape, classes), most=most_workers(attacked))
 
 
 def _planned(readings: Sequence[Reading], planned: Callable[[], list[Line]], as_json: bool) -> int:
@@ -407,13 +407,13 @@ def chosen_public(prior: str | None) -> str:
     return public
 
 
-def draw_guess(folder: RunFolder, kin: Kin | None, made: Guess) -> None:
-    assert made.images is not None and kin is not None
+def draw_guess(folder: RunFolder, split: PublicSplit | None, made: Guess) -> None:
+    assert made.images is not None and split is not None
     captions = [one for one in made.estimates for _ in range(made.images.shape[1])]
     group = "".join(f"_{word}" for word in made.group.split())
     save_guesses(
         folder.pictures / f"judged_{made.attack}{group}.png", made.images.flatten(0, 1).cpu().numpy(), captions,
-        f"{made.attack}: what it makes of the captured clients (no truth known)", kin.look_alikes.words,
+        f"{made.attack}: what it makes of the captured clients (no truth known)", split.look_alikes.words,
     )  # fmt: skip
 
 
@@ -441,7 +441,7 @@ def _print(judgement: Judgement, out: Path, console: Console) -> None:
             console.print(Text(str(beside)), soft_wrap=True)
     if judgement.of_all:
         console.print(Text(str(judgement.of_all)), soft_wrap=True)
-    if judgement.document is not None and judgement.kin is None:
+    if judgement.document is not None and judgement.split is None:
         lacking = "no verdict without look-alikes: add --prior NAME or --prior FILE.npz, data that no client holds"
         console.print(lacking, soft_wrap=True)
     if judgement.guesses and judgement.doubt is not None:
@@ -541,13 +541,13 @@ def judge(
     named = split_lists(asked_for or ([] if public == NONE else ["auto"]))
     how = choose_device(device), update_model, rounds_seen, chosen_data(same_data), chunk
     asked = Asked(named, public, root, *how, None, began)
-    groups, kin = asked.groups([read_capture(path, Path(truth) if truth else None) for path in paths])
+    groups, split = asked.groups([read_capture(path, Path(truth) if truth else None) for path in paths])
     cells = [cell for group in groups for cell in group.cells]
     with tempfile.TemporaryDirectory() as nowhere:
         folder = RunFolder(nowhere if out is None else out)
-        drawn = () if out is None else (partial(save_cell_picture, folder), partial(draw_guess, folder, kin))
-        with claimed(folder.path), within(), crew(1, None, cells) as everyone:
+        drawn = () if out is None else (partial(save_cell_picture, folder), partial(draw_guess, folder, split))
+        with claimed(folder.path), within(), worker_pool(1, None, cells) as everyone:
             work = Work(root, folder, chunk, False, None, (), *(drawn or (None, None)), everyone.attack)
-            judgement = judge_captured(groups, kin, work)
+            judgement = judge_captured(groups, split, work)
             write_atomic(folder.path / "judged.json", json.dumps(judgement.record(), indent=1).encode())
     return judgement

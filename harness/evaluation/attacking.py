@@ -24,7 +24,7 @@ from harness.base.version import SCHEMA_VERSION, __version__
 from harness.evaluation.controls import smaller
 from harness.evaluation.measure import strict_rule
 from harness.evaluation.observe import Scene
-from harness.evaluation.watching import AttackRecorder, Foresight, Outlook
+from harness.evaluation.watching import AttackForecast, AttackRecorder, RunForecast
 from harness.experiment import CellSettings
 from harness.observation import Observation
 from harness.own_sources import plugin_source
@@ -32,12 +32,12 @@ from harness.results import RunFolder
 
 log = logging.getLogger(__name__)
 
-Engine = Callable[[Attack, Observation, int, Foresight | None], Reconstruction]
+Engine = Callable[[Attack, Observation, int, AttackForecast | None], Reconstruction]
 """Attacks every row of an observation, so many rows at a time, while somebody watches."""
 
 
 def in_one_process(
-    attack: Attack, observation: Observation, chunk: int, watched: Foresight | None = None
+    attack: Attack, observation: Observation, chunk: int, watched: AttackForecast | None = None
 ) -> Reconstruction:
     """The engine that is there always."""
     return run_attack(attack, observation, chunk, watched, watched and watched.advance)
@@ -60,7 +60,7 @@ class AttackRecord:
 
 def attack_scene(
     settings: CellSettings, scene: Scene, folder: RunFolder, chunk: int, reuse: bool, seen: set[str],
-    outlook: Outlook | None = None, engine: Engine = in_one_process,
+    forecast: RunForecast | None = None, engine: Engine = in_one_process,
 ) -> AttackRecord:  # fmt: skip
     """Attacks a scene, or reads the result of an equal observation attacked before.
 
@@ -71,7 +71,7 @@ def attack_scene(
         chunk: rows attacked together.
         reuse: whether files of earlier runs may be used (``--resume``).
         seen: keys already attacked in this run; updated.
-        outlook: on what follows in this run.
+        forecast: on what follows in this run.
         engine: what attacks, where settings ask for the batched engine.
     """
     attack = reconstructing(settings.build_attack())
@@ -86,7 +86,7 @@ def attack_scene(
                 return _unpack(key, stored)
             if stored is not None:
                 log.warning("the reconstruction %s is computed again: its arrays are not those of this attack", key)
-        record = _attacked(settings, scene, observation, truth, chunk, key, outlook, engine)
+        record = _attacked(settings, scene, observation, truth, chunk, key, forecast, engine)
         folder.write_arrays(key, _pack(record))
         seen.add(key)
     own = smaller(settings).victims * (rows // len(scene.truth.labels))
@@ -108,12 +108,12 @@ def _of_clients(
 
 def _attacked(
     settings: CellSettings, scene: Scene, observation: Observation, truth: Tensor, chunk: int, key: str,
-    outlook: Outlook | None, engine: Engine,
+    forecast: RunForecast | None, engine: Engine,
 ) -> AttackRecord:  # fmt: skip
     attack, rows = reconstructing(settings.build_attack()), observation.rows
     recorder = AttackRecorder(truth, attack.starts, strict_rule(scene.dataset))
     with progress(title_of(settings), rows, "victims", at_most=True) as bar:
-        watched = Foresight(recorder, bar, rows, attack, settings, outlook)
+        watched = AttackForecast(recorder, bar, rows, attack, settings, forecast)
         if settings.engine == "reference":
             reconstruction = run_reference(attack, observation, watched, watched.advance)
         else:

@@ -15,7 +15,7 @@ from harness.scoring.verdict import took_steps
 
 CONTROL_VICTIMS = 24
 NEGATIVE = ("swap", "noise_x100", BLIND)
-_DROWNED = 50.0
+_HIGH_NOISE = 50.0
 #: What a control changes to be of one look: without noise that shows what many do.
 ONE_LOOK = {"observations": 1, "rounds_seen": 1}
 _STILL = "no optimizer step was taken"
@@ -55,7 +55,7 @@ def noiseless_control(settings: CellSettings) -> CellSettings:
     return smaller(settings, noise_scale=0.0, **({"tap": Tap.SENT} if settings.together > 1 else {}))
 
 
-def drowned_control(settings: CellSettings, times: float = 100.0, hidden: bool = False) -> CellSettings:
+def high_noise_control(settings: CellSettings, times: float = 100.0, hidden: bool = False) -> CellSettings:
     """The defense with many times its noise, averaging included: it must not leak, or the pipeline is broken.
 
     ``hidden``: running statistics travel without noise beside what is read, and are left out here.
@@ -64,7 +64,7 @@ def drowned_control(settings: CellSettings, times: float = 100.0, hidden: bool =
     return smaller(settings, noise_scale=scale, **({"batch_norm": "hidden"} if hidden else {}))
 
 
-def drowning(quiet: Observation, noisy: Observation) -> float:
+def hiding_factor(quiet: Observation, noisy: Observation) -> float:
     """How many times its noise leaves nothing to anybody: a hundred, and more where the noise is weak.
 
     The best that anyone can tell two gradients apart is by their difference over the noise's deviation: here at most
@@ -76,7 +76,7 @@ def drowning(quiet: Observation, noisy: Observation) -> float:
     """
     noise = float((noisy.target - quiet.target).square().mean().sqrt())
     longest = float(quiet.target.norm(dim=1).max())
-    return max(100.0, _DROWNED * longest / noise) if noise else 100.0
+    return max(100.0, _HIGH_NOISE * longest / noise) if noise else 100.0
 
 
 def is_hidden_by_more(noisy: Observation, attack: Attacker) -> bool:
@@ -128,9 +128,9 @@ def judge_blind(*cells: CellResult) -> Control:
     """The blind control fails as a negative one does, though it takes no step, or where no guess could be made."""
     if cells[0].not_applicable_reason:
         return checked(BLIND, False, cells[0].not_applicable_reason, *cells)
-    control, luck = _not_leaking(BLIND, [cell.lineup.p_value for cell in cells], *cells), cells[0].asr["strict"]
-    detail = f"{control.detail}; {luck.successes} of {luck.n} {cells[0].kind.many} accurate by luck"
-    return control.model_copy(update={"detail": detail, "by_luck": luck})
+    control, guessed = _not_leaking(BLIND, [cell.lineup.p_value for cell in cells], *cells), cells[0].asr["strict"]
+    detail = f"{control.detail}; {guessed.successes} of {guessed.n} {cells[0].kind.many} accurate by chance"
+    return control.model_copy(update={"detail": detail, "by_luck": guessed})
 
 
 def _not_leaking(name: str, p_values: list[float | None], *cells: CellResult) -> Control:

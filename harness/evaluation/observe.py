@@ -203,7 +203,7 @@ class Stage:
             return found
         return self._unlabelled.setdefault((name, words), found.unlabelled())
 
-    def mended(self, reason: str) -> str:
+    def fixed(self, reason: str) -> str:
         """Why a cell is impossible, in words of who asked for it."""
         return reason
 

@@ -84,8 +84,8 @@ def _coarse(scored: Scored, verdict: Verdict) -> list[str]:
         return []
     if seen.coding is None or seen.coding.bounds(seen.target[:1], seen.model.layout) is None:
         return []
-    mend = "" if _READER in SUITES.get(scored.settings.suite or "", ()) else f"; add --attack {_READER}"
-    return [f"takes numbers in a coarser form for exact ones{mend}"]
+    fix = "" if _READER in SUITES.get(scored.settings.suite or "", ()) else f"; add --attack {_READER}"
+    return [f"takes numbers in a coarser form for exact ones{fix}"]
 
 
 def _stalled(scores: Scores) -> list[str]:

@@ -20,8 +20,8 @@ from harness.evaluation.controls import (
     ONE_LOOK,
     blind_control,
     checked,
-    drowned_control,
-    drowning,
+    hiding_factor,
+    high_noise_control,
     is_hidden_by_more,
     judge_blind,
     judge_negative,
@@ -37,7 +37,7 @@ from harness.evaluation.identifying import identify_scene
 from harness.evaluation.observe import Stage
 from harness.evaluation.report_cell import cell_result, impossible_cell, needs_labels, victim_records
 from harness.evaluation.scores import LPIPS_UNASKED, Scored, score
-from harness.evaluation.watching import Outlook
+from harness.evaluation.watching import RunForecast
 from harness.experiment import CellSettings
 from harness.federation.declared_noise import WrongDeclaration, require_declared
 from harness.observation import Observation
@@ -86,7 +86,7 @@ class Run:
         self.stage, self.engine, self.settles = stage or Stage(data_root, chunk), engine, settles
         self.lpips = LpipsScorer.load(data_root)
         self.done: dict[str, StoredCell] = {}
-        self.outlook = Outlook()
+        self.forecast = RunForecast()
         self._settled: dict[str, str] = {}
         self._attacked: set[str] = set()
         self._declared: set[str] = set()
@@ -102,7 +102,7 @@ class Run:
         identity = self.identity(settings, control)
         key = cell_key(identity)
         if key not in self.done:
-            with self.folder.alone_with(key), self.outlook.at(settings, control):
+            with self.folder.alone_with(key), self.forecast.at(settings, control):
                 stored = self.folder.read_cell(key, identity) if self.resume else None
                 # What was impossible may no longer be: the data is fetched, say.
                 if stored is None or stored.is_impossible or not self._controls_at_hand(stored):
@@ -134,7 +134,7 @@ class Run:
         if stored is not None and not stored.is_impossible:
             return None
         if key not in self.done:
-            with self.folder.alone_with(key), self.outlook.at(settings, None):
+            with self.folder.alone_with(key), self.forecast.at(settings, None):
                 if stored is None or stored.cell.settled_by != settler:
                     cell = impossible_cell(settings, key, None, f"{SETTLED}{settler}", self.stage.prior(settings))
                     stored = self._kept(key, identity, cell, [])
@@ -184,7 +184,7 @@ class Run:
             raise
         except UsageError as error:
             cell, victims = (
-                impossible_cell(settings, key, control, self.stage.mended(str(error)), self.stage.prior(settings)),
+                impossible_cell(settings, key, control, self.stage.fixed(str(error)), self.stage.prior(settings)),
                 [],
             )
         else:
@@ -228,7 +228,7 @@ class Run:
             found = identify_scene(settings, attack, scene, self.chunk, must_not_identify=control in NEGATIVE)
             return Scored(settings, scene, None, found, time.perf_counter() - began)
         record = attack_scene(
-            settings, scene, self.folder, self.chunk, self.resume, self._attacked, self.outlook, self.engine
+            settings, scene, self.folder, self.chunk, self.resume, self._attacked, self.forecast, self.engine
         )
         lpips = LPIPS_UNASKED if control else self.lpips
         scores = score(settings, scene, record, lpips, must_not_leak=control in NEGATIVE)
@@ -245,13 +245,13 @@ class Run:
         clean = self.stage.set(without_noise(settings)).observation
         self._require_declared(settings, clean, noisy)
         if self._is_noisy(settings, clean, noisy):
-            times = drowning(clean, noisy)
+            times = hiding_factor(clean, noisy)
             quiet = self.cell(noiseless_control(settings), "positive_sigma0").cell
             checks.append(judge_positive("positive_sigma0", quiet))
             attack = settings.build_attack()
             # Who knows examples without looking needs no observation to bring them back.
             if is_hidden_by_more(noisy, attack) and attack.knows_of_examples is None:
-                checks.append(self._drowned(drowned_control(settings, times, hidden=noisy.batches is not None)))
+                checks.append(self._high_noise(high_noise_control(settings, times, hidden=noisy.batches is not None)))
         return checks + self._blind(settings)
 
     def _is_noisy(self, settings: CellSettings, clean: Observation, noisy: Observation) -> bool:
@@ -304,15 +304,15 @@ class Run:
         settings = scored.settings
         if positive_control(settings) == smaller(settings, **ONE_LOOK):
             leaks = scored.scores.succeeds or scored.scores.brings_back
-            mend = "raise --victims or the attack's max_iterations" if self.stage.simulates else "capture more clients"
-            mend += ", or choose another attack"
-            return checked("positive", leaks, OWN_CONTROL if leaks else f"{OWN_CONTROL}; {mend}")
+            fix = "raise --victims or the attack's max_iterations" if self.stage.simulates else "capture more clients"
+            fix += ", or choose another attack"
+            return checked("positive", leaks, OWN_CONTROL if leaks else f"{OWN_CONTROL}; {fix}")
         return judge_positive("positive", self.cell(positive_control(settings), "positive").cell)
 
-    def _drowned(self, drowned: CellSettings) -> Control:
-        cells = [self.cell(drowned, "noise_x100").cell]
+    def _high_noise(self, high_noise: CellSettings) -> Control:
+        cells = [self.cell(high_noise, "noise_x100").cell]
         if negative_control_failed(cells[0].tested_p):
-            cells.append(self.cell(with_other_key(drowned), "noise_x100").cell)
+            cells.append(self.cell(with_other_key(high_noise), "noise_x100").cell)
         return judge_negative("noise_x100", [cell.tested_p for cell in cells], *cells)
 
     def _blind(self, settings: CellSettings) -> list[Control]:
@@ -352,7 +352,7 @@ def evaluate(cells: list[CellSettings], run: Run) -> ResultDocument:
         raise UsageError("there is no cell to evaluate; name a defense and an attack")
     asked: list[StoredCell] = []
     written, took = 0.0, 0.0
-    with run.outlook.over(cells, run.at_hand):
+    with run.forecast.over(cells, run.at_hand):
         for settings in cells:
             asked.append(run.asked(settings))
             began = time.monotonic()
@@ -395,7 +395,7 @@ def _impossible(asked: Sequence[StoredCell]) -> bool:
 def _write(asked: Sequence[StoredCell], run: Run, device: str, complete: bool = True) -> ResultDocument:
     made = with_controls(asked, run.done)
     whole = document_of([stored.cell for stored in made], environment(device))
-    document = whole if complete else _unfinished(whole, run.outlook.total)
+    document = whole if complete else _unfinished(whole, run.forecast.total)
     run.folder.write_results(document, [record for stored in made for record in stored.victims])
     return document
 

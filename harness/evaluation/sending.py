@@ -16,7 +16,7 @@ from harness.base.errors import UsageError
 from harness.datasets import Dataset, Victims
 from harness.experiment import CellSettings
 from harness.models import RowModel
-from harness.models.imprint import Fronted
+from harness.models.imprint import WithInsertedModule
 from harness.results.record import Detectable
 from harness.tampering import Tamper
 
@@ -110,7 +110,7 @@ def detectable(
 
 def _named(model: RowModel, flat: Tensor) -> dict[str, Tensor]:
     """The network's own tensors (N, ...), by the name that they have without a module before it."""
-    inside = isinstance(model.plain_module, Fronted)
+    inside = isinstance(model.plain_module, WithInsertedModule)
     named = model.layout.split(flat)
     return {name.removeprefix(_OWN): part for name, part in named.items() if not inside or name.startswith(_OWN)}
 

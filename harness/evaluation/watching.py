@@ -15,7 +15,7 @@ from torch import Tensor
 from harness.attacks import Attack
 from harness.base.limits import WORTH_TELLING, log
 from harness.base.progress import Progress, in_words, may_foretell, within
-from harness.evaluation.controls import ONE_LOOK, drowned_control, noiseless_control, positive_control, smaller
+from harness.evaluation.controls import ONE_LOOK, high_noise_control, noiseless_control, positive_control, smaller
 from harness.experiment import AS_CAPTURED, CellSettings
 from harness.federation.taps import TAPS_OF_VARIATES
 from harness.scoring import Strict, image_strict, match
@@ -85,7 +85,7 @@ class AttackRecorder:
         }
 
 
-class Outlook:
+class RunForecast:
     """Counts the cells of a run. Controls belong to their cell and are not counted; work on them is."""
 
     def __init__(self) -> None:
@@ -153,11 +153,11 @@ def controls_of(cell: CellSettings) -> list[tuple[str, CellSettings]]:
     found = [("positive", positive_control(cell))]
     if found[0][1] == smaller(cell, **ONE_LOOK):
         return []
-    return [*found, ("positive_sigma0", noiseless_control(cell)), ("noise_x100", drowned_control(cell))]
+    return [*found, ("positive_sigma0", noiseless_control(cell)), ("noise_x100", high_noise_control(cell))]
 
 
 def _name(settings: CellSettings, control: str | None) -> str:
-    """Names what is attacked once, wherever it is read; of drowned cells, whatever the noise is multiplied by."""
+    """Names what is attacked once, wherever it is read; of high_noise cells, whatever the noise is multiplied by."""
     if control == "noise_x100":
         settings = settings.model_copy(update={"noise_scale": 1.0, "batch_norm": None})
     if control is not None:  # it is the same for an attack that was named itself
@@ -181,10 +181,10 @@ def _reading(settings: CellSettings) -> str:
 TIMED = 5
 #: Seconds after which what was timed by then has to do.
 PATIENCE = 60.0
-_MEND = "use {}--device cuda, fewer {}, or --attack analytic for a shorter run"
+_FIX = "use {}--device cuda, fewer {}, or --attack analytic for a shorter run"
 
 
-class Foresight:
+class AttackForecast:
     """Stands before an attack's observer, moves its bar, and tells once of an attack that will take minutes.
 
     Args:
@@ -193,18 +193,18 @@ class Foresight:
         rows: all that are attacked.
         attack: with its starts, each of at most so many iterations; many stop earlier.
         settings: the cell.
-        outlook: on what follows; None where nothing does.
+        forecast: on what follows; None where nothing does.
     """
 
     def __init__(
         self, observer: AttackRecorder | None, bar: Progress, rows: int, attack: Attack, settings: CellSettings,
-        outlook: Outlook | None = None,
+        forecast: RunForecast | None = None,
     ) -> None:  # fmt: skip
         self._observer, self._bar, self._rows, self._attack = observer, bar, rows, attack
-        self._settings, self._outlook = settings, outlook
+        self._settings, self._forecast = settings, forecast
         self._whole = observer
         self._began, self._since = time.monotonic(), 0.0
-        self._endurance = Endurance(attack.max_iterations)
+        self._remaining = RemainingIterations(attack.max_iterations)
         # Starts that began together, and that still go on after some iteration; rows that are done.
         self._together, self._going, self._iteration, self._done = 0, 0, 0, 0
         self._told = False
@@ -239,7 +239,7 @@ class Foresight:
     def advance(self, rows: int) -> None:
         """So many rows are done, and the next ones begin."""
         rows = min(rows * self._processes, self._rows - self._done)
-        self._endurance.note(0, self._going if self._iteration < self._attack.max_iterations else 0)
+        self._remaining.note(0, self._going if self._iteration < self._attack.max_iterations else 0)
         self._done += rows
         self._together, self._going, self._iteration = 0, 0, 0
         self._bar.advance(rows)
@@ -251,9 +251,9 @@ class Foresight:
         going = len(victims) * self._processes
         self._together = max(self._together, going)
         # Some of those that began together stop before the others.
-        self._endurance.note(going * (iteration - self._iteration), max(self._going - going, 0))
+        self._remaining.note(going * (iteration - self._iteration), max(self._going - going, 0))
         self._going, self._iteration = going, iteration
-        self._bar.at_most = self._bar.at_most and not self._endurance.known
+        self._bar.at_most = self._bar.at_most and not self._remaining.known
         said = f"iteration {iteration} of {'at most ' if most > 1 else ''}{most}"
         if iteration < early_iterations(self._attack) < most:
             said += f" (hopeless starts end at {early_iterations(self._attack)})"
@@ -264,8 +264,8 @@ class Foresight:
     def _share(self) -> float:
         """Of all iterations, those that are done."""
         waiting = max((self._rows - self._done) * self._attack.starts - self._together, 0)
-        ahead = self._going * self._endurance.ahead(self._iteration) + waiting * self._endurance.ahead()
-        return self._endurance.spent / (self._endurance.spent + ahead)
+        ahead = self._going * self._remaining.ahead(self._iteration) + waiting * self._remaining.ahead()
+        return self._remaining.spent / (self._remaining.spent + ahead)
 
     def _look_ahead(self, iteration: int) -> None:
         now = time.monotonic()
@@ -284,7 +284,7 @@ class Foresight:
     def _tell(self, each: float) -> None:
         """``each``: seconds of an iteration of all rows."""
         early, most = early_iterations(self._attack), self._attack.max_iterations
-        own, follow = work_of(self._settings), self._outlook
+        own, follow = work_of(self._settings), self._forecast
         least_left, left = (follow.work_left(early=True), follow.work_left()) if follow and own else (0.0, 0.0)
         seconds, least = each * most, each * early
         rest, least_rest = (seconds * work / own if own else 0.0 for work in (left, least_left))
@@ -295,8 +295,8 @@ class Foresight:
             said += f", and with all cells and controls that follow {between(least + least_rest, seconds + rest)}"
         if least + least_rest < seconds + rest:
             said += f" (hopeless starts end early, here at iteration {early} of {most})"
-        mend = ("--budget 10m, ", "captures") if self._settings.weights == AS_CAPTURED else ("", "--victims")
-        log.warning("harness: %s; %s", said, _MEND.format(*mend))
+        fix = ("--budget 10m, ", "captures") if self._settings.weights == AS_CAPTURED else ("", "--victims")
+        log.warning("harness: %s; %s", said, _FIX.format(*fix))
 
 
 def between(least: float, most: float) -> str:
@@ -306,7 +306,7 @@ def between(least: float, most: float) -> str:
     return f"at most {in_words(most)}" if known else f"about {in_words(least)} to at most {in_words(most)}"
 
 
-class Endurance:
+class RemainingIterations:
     """Takes it that a row is as likely to end in one iteration as in any other, until all end at the cap.
 
     Its likeliest mean is then iterations done by all rows, those still going too, for each that ended (exponential

@@ -143,20 +143,20 @@ def read_baseline(path: Path) -> Baseline:
     try:
         return _parse(path, parse_json(content))
     except Damaged as problem:
-        raise UsageError(f"the baseline {str(path)!r} {problem}; {_MEND}") from problem
+        raise UsageError(f"the baseline {str(path)!r} {problem}; {_FIX}") from problem
 
 
 def _parse(path: Path, document: Any) -> Baseline:
     if not isinstance(document, dict) or document.get("kind") != "harness gate baseline":
-        raise UsageError(f"{str(path)!r} is not a baseline of harness check; {_MEND}")
+        raise UsageError(f"{str(path)!r} is not a baseline of harness check; {_FIX}")
     for name, ours in (("format", _FORMAT), ("schema_version", SCHEMA_VERSION)):
         if document.get(name) != ours:
-            raise UsageError(f"the baseline {str(path)!r} has another {name} than this harness ({ours}); {_MEND}")
+            raise UsageError(f"the baseline {str(path)!r} has another {name} than this harness ({ours}); {_FIX}")
     stored = checked(_Document, document)
     return Baseline(stored.versions, [_cell(line, stored.common) for line in stored.cells])
 
 
-_MEND = "restore it, or make it again with --update"
+_FIX = "restore it, or make it again with --update"
 
 
 def _cell(line: _StoredCell, common: dict[str, _Setting]) -> GateCell:

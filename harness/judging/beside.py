@@ -23,7 +23,7 @@ from harness.experiment import CellSettings
 from harness.federation.taps import Tap
 from harness.judging.declared import Group
 from harness.judging.federation import CapturedClients, update_reading
-from harness.judging.stage import Kin, SimulatedStage
+from harness.judging.stage import PublicSplit, SimulatedStage
 from harness.models import RowModel
 from harness.results import CellResult, StoredCell
 from harness.scoring.images import groups_of
@@ -66,13 +66,13 @@ class Measured:
         return asdict(self)
 
 
-def companions(groups: Sequence[Group], kin: Kin | None, data_root: Path) -> list[Group]:
+def companions(groups: Sequence[Group], split: PublicSplit | None, data_root: Path) -> list[Group]:
     """Groups to be judged beside those that were asked for, by who takes part, and by clients of one step.
 
     None where the truth or look-alikes are missing, or one step on one example is what was captured.
     """
     several = any(group.captured.examples > 1 for group in groups)
-    if kin is None or groups[0].captured.images is None or not several:
+    if split is None or groups[0].captured.images is None or not several:
         return []
     test = _test_of(groups)
     found = [
@@ -158,10 +158,10 @@ def _alone(captured: CapturedClients, cell: CellSettings, data_root: Path) -> Ca
     return replace(alone, target=stage.look(model, weights, truth, keys, settings).gradients)
 
 
-def measured(groups: Sequence[Group], beside: Sequence[Group], kin: Kin, run: Run) -> list[Measured]:
+def measured(groups: Sequence[Group], beside: Sequence[Group], split: PublicSplit, run: Run) -> list[Measured]:
     """Label counts, membership with its control, and the first attack that reads a client of one step."""
     return [
-        label_counts([group.captured for group in groups], kin),
+        label_counts([group.captured for group in groups], split),
         _membership(groups, beside, run),
         *(_of_one_step(group, run) for group in beside if group.name == ALONE),
     ]
@@ -243,7 +243,7 @@ def _untold(tried: Sequence[CellResult]) -> Measured:
 # How many examples of each class.
 
 
-def label_counts(clients: Sequence[CapturedClients], kin: Kin) -> Measured:
+def label_counts(clients: Sequence[CapturedClients], split: PublicSplit) -> Measured:
     """Label counts by the bias of the last layer, held against the truth.
 
     For cross-entropy the gradient of a class's bias is the mean probability of the class, less the share of examples
@@ -258,10 +258,10 @@ def label_counts(clients: Sequence[CapturedClients], kin: Kin) -> Measured:
             why = f"{captured.record.local_steps} step(s) of {optimizer} send no sum of gradients, which they add up in"
             return Measured(what, "", f"{what} cannot be read: {why}")
         try:
-            parts.append(_counts(captured, kin))
+            parts.append(_counts(captured, split))
         except UsageError as problem:
             return Measured(what, "", f"{what} cannot be read: {problem}")
-    shares = np.bincount(kin.look_alikes.labels.numpy(), minlength=clients[0].record.classes)
+    shares = np.bincount(split.look_alikes.labels.numpy(), minlength=clients[0].record.classes)
     right = sum(np.minimum(one.inferred, one.true).sum() for one in parts)
     count, drawn = sum(int(one.inferred.sum()) for one in parts), _by_chance(parts, shares / shares.sum())
     p_value = float((1 + (drawn >= right - 1e-9).sum()) / (1 + _DRAWS))
@@ -310,7 +310,7 @@ def _clusters(parts: Sequence[_Counts]) -> list[int]:
     return list(range(len(held))) if groups is None else groups.tolist()
 
 
-def _counts(captured: CapturedClients, kin: Kin) -> _Counts:
+def _counts(captured: CapturedClients, split: PublicSplit) -> _Counts:
     """What the last layer's bias tells; of a client in several rounds the first."""
     assert captured.labels is not None and captured.images is not None
     record, reading = captured.record, update_reading(captured.record, captured.record.defense)
@@ -324,7 +324,7 @@ def _counts(captured: CapturedClients, kin: Kin) -> _Counts:
     rows = torch.tensor(sorted(first.values()) or range(captured.clients))
     before, target = captured.before[rows], captured.target[rows]
     after = before + reading.update(target, before) if captured.of_update else before
-    probes = kin.look_alikes.images[:_PROBES].expand(len(rows), -1, *record.shape).to(before)
+    probes = split.look_alikes.images[:_PROBES].expand(len(rows), -1, *record.shape).to(before)
     with torch.no_grad():
         answers = [model.logits(at, probes).softmax(-1).mean(1) for at in (before, after.to(before))]
     shares = torch.stack(answers).mean(0) - model.layout.split(target)[bias]

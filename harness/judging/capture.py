@@ -36,7 +36,7 @@ from harness.base.ranges import Count, CountOrNone, NonNegative, Positive
 from harness.base.weight_groups import groups_of_tensors
 from harness.base.words import BITS, TextShape
 from harness.judging.framework_defenses import Declared
-from harness.results.arrays import ENDINGS, MEND, MEND_TRUTH, StoredArrays, other_beside
+from harness.results.arrays import ENDINGS, FIX, FIX_TRUTH, StoredArrays, other_beside
 from harness.results.atomic import remove_plain, write_atomic
 from harness.results.files import (
     MOST_OF_A_DOCUMENT,
@@ -562,7 +562,7 @@ def read_capture(folder: Path, truth: Path | None = None) -> Capture:
             )
         record = read_stored(facts, CaptureRecord, parse_json, "correct it there", MOST_OF_A_DOCUMENT)
     except Absent as problem:
-        raise UsageError(f"{str(folder)!r} is no capture (it has no {FACTS}); {MEND}") from problem
+        raise UsageError(f"{str(folder)!r} is no capture (it has no {FACTS}); {FIX}") from problem
     present: list[Sent] = [kind for kind in SENT if any((folder / f"{kind}{end}").exists() for end in ENDINGS)]
     if len(present) != 1:
         found = " and ".join(present) or "none"
@@ -571,9 +571,9 @@ def read_capture(folder: Path, truth: Path | None = None) -> Capture:
             f"{found}{other_beside(folder, *SENT)}"
         )
     before, moved, own = file_of(folder, BEFORE), file_of(folder, present[0]), truth or file_of(folder, TRUTH)
-    known = StoredArrays(own, MEND_TRUTH) if truth or own.exists() else None
+    known = StoredArrays(own, FIX_TRUTH) if truth or own.exists() else None
     if known is None and (other := sorted(folder.glob(f"{TRUTH}.*"))):
-        raise UsageError(f"{str(other[0])!r} is of a kind that is not read; {MEND_TRUTH}, or take it away")
+        raise UsageError(f"{str(other[0])!r} is of a kind that is not read; {FIX_TRUTH}, or take it away")
     if known is not None and (missing := next((name for name in TRUTHS[record.data] if name not in known), None)):
         raise UsageError(_incomplete(own, known, missing, record.data))
     found_before, found_moved = StoredArrays(before), StoredArrays(moved)

@@ -279,12 +279,12 @@ def fits_loss(evidence: Evidence) -> Check | None:
     below = -values.clamp_max(0).sort(1).values[:, evidence.most_examples :].sum(1)
     if float(apart) > _UNLIKE:
         said = f"the entries of {name} add up to {float(apart):.2g} of their sizes, those of cross-entropy to 0"
-        mend = "another loss, weight decay or a defense that is not declared"
-        return Check(NAME, "violated", f"{said}: {mend}")
+        fix = "another loss, weight decay or a defense that is not declared"
+        return Check(NAME, "violated", f"{said}: {fix}")
     if bool((below - rounding > _UNLIKE * sizes).any()):
         said = f"more entries of {name} are below 0 than {evidence.most_examples} examples have labels"
-        mend = "an update is after less before, and a gradient goes uphill; or there are more examples than declared"
-        return Check(NAME, "violated", f"{said}: {mend}")
+        fix = "an update is after less before, and a gradient goes uphill; or there are more examples than declared"
+        return Check(NAME, "violated", f"{said}: {fix}")
     if float(times) > 1 + _UNLIKE:
         said = f"the entries of {name} are at least {float(times):.3g} times as large as those of the declared loss"
         optimizer = captured.record.local_optimizer

@@ -97,12 +97,12 @@ class _Left:
         if beyond < UNLIKE:
             said = f"{said}, the rounding of the floats that were sent by up to {width:.2g}"
             return Check(NAME, "cannot tell", said, undecided=worst >= HIDES)
-        mend = (
+        fix = (
             "check learning_rate, loss_scale, accumulate, clip_grad_norm, fedprox, the optimizer and its state, each "
             "layer's mode, whether the model ends in logits, whether the truth has the order, the scale and the "
             "augmentation of what was trained on, and whether the loss has label smoothing or class weights"
         )
-        return Check(NAME, "violated", f"{said}; {mend}")
+        return Check(NAME, "violated", f"{said}; {fix}")
 
 
 def explained(captured: CapturedClients, settings: CellSettings, data_root: Path, chunk: int = 128) -> Check:
@@ -470,8 +470,8 @@ def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _L
     alone, rest = apart - (columns[..., :1] @ scaled)[..., 0], apart - (columns @ both)[..., 0]
     lost = shrunk * captured.record.rate * captured.record.local_steps  # of all weights; no weight decay takes half
     if captured.of_update and bool((lost.abs() > 0.5).all()) and beside.fits(rest, allowed):
-        mend = "the change and no weights: call it update.npz" if lost[0] > 0 else "weights: call it after.npz"
-        return replace(check, detail=f"{check.detail}; the file holds {mend}")
+        fix = "the change and no weights: call it update.npz" if lost[0] > 0 else "weights: call it after.npz"
+        return replace(check, detail=f"{check.detail}; the file holds {fix}")
     if (shrunk > 0).all() and beside.fits(rest, allowed) and not beside.fits(alone, allowed):
         size = f"{float(shrunk.mean()):.2g}" + ("" if captured.record.defense is None else ", or more behind a clip")
         said = f"the update also shrinks the weights, as weight decay does (weight_decay about {size})"
@@ -483,8 +483,8 @@ def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _L
     if beside.fits(alone, allowed) and bool((times < 0).all()):
         # A gradient is divided by minus the learning rate where it is taken for a change.
         whole = captured.of_update and bool(((-times * captured.record.rate - 1).abs() < UNLIKE).all())
-        mend = "call it gradient.npz" if whole else "an update is after less before, a gradient goes uphill"
-        return replace(check, detail=f"{check.detail}; {said}: {mend}")
+        fix = "call it gradient.npz" if whole else "an update is after less before, a gradient goes uphill"
+        return replace(check, detail=f"{check.detail}; {said}: {fix}")
     if beside.fits(alone, allowed) and bool((times > 0).all()):
         defended = captured.record.defense is not None and captured.record.defense.name != "none"
         clipped = ", clip_grad_norm" if bool((times < 1).all()) else ", a clip that is off" if defended else ""

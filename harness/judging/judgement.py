@@ -32,7 +32,7 @@ from harness.judging.explained import TOGETHER, explained, explained_in_order
 from harness.judging.federation import CapturedClients, update_reading
 from harness.judging.noise_checks import ANEW, FACTS, GIVE_SIZE, anew_among, drawn_levels, fits_facts
 from harness.judging.plan import Line
-from harness.judging.stage import CapturedStage, GroupsStage, Kin, SimulatedStage, kin_of
+from harness.judging.stage import CapturedStage, GroupsStage, PublicSplit, SimulatedStage, public_split
 from harness.judging.without_truth import Guess, guess
 from harness.models import RowModel
 from harness.models.batch_norm import UNCOVERED, Buffers
@@ -113,7 +113,7 @@ def _fits(captured: CapturedClients, data_root: Path) -> bool:
 
 
 def judge_with_truth(
-    groups: Sequence[Group], kin: Kin | None, data_root: Path, folder: RunFolder, chunk: int, resume: bool,
+    groups: Sequence[Group], split: PublicSplit | None, data_root: Path, folder: RunFolder, chunk: int, resume: bool,
     draw: Callable[[Scored, CellResult], None] | None = None, engine: Engine = in_one_process,
     beside: Sequence[Group] = (),
 ) -> tuple[ResultDocument, list[OfExamples], list[Measured]]:  # fmt: skip
@@ -121,7 +121,7 @@ def judge_with_truth(
 
     Args:
         groups: clients with their truth.
-        kin: look-alikes and public data; None where there are none, and then no verdict.
+        split: look-alikes and public data; None where there are none, and then no verdict.
         engine: what attacks.
         beside: see :func:`harness.judging.beside.companions`.
 
@@ -129,10 +129,10 @@ def judge_with_truth(
         UsageError: every cell is impossible; the message is that of the first.
     """
     cells = [cell for group in groups for cell in group.cells]
-    public = kin.public if kin and any(cell.prior != NONE for cell in cells) else None
+    public = split.public if split and any(cell.prior != NONE for cell in cells) else None
     stages = {
         group.cell.dataset: CapturedStage(
-            data_root, chunk, group.captured, group.cell, kin and kin.look_alikes, public, group.late
+            data_root, chunk, group.captured, group.cell, split and split.look_alikes, public, group.late
         )
         for group in [*beside, *groups]
     }
@@ -144,7 +144,7 @@ def judge_with_truth(
     # Whether members are told decides over a place as much where nobody asked for it by name.
     tests = [cell for group in beside if group.name == WHO for cell in group.cells]
     document = evaluate([*cells, *tests, *late], run)
-    return document, _of_examples(groups, run), measured(groups, beside, kin, run) if kin and beside else []
+    return document, _of_examples(groups, run), measured(groups, beside, split, run) if split and beside else []
 
 
 def _of_examples(groups: Sequence[Group], run: Run) -> list[OfExamples]:
@@ -276,7 +276,7 @@ class Judgement:
         checks: of the declared defense, and of the truth where it is at hand.
         document: with the truth, what ``evaluate`` says of simulated clients; None without it.
         guesses: without the truth, one per attack and group.
-        kin: look-alikes and public data; None where there are none, and then no verdict.
+        split: look-alikes and public data; None where there are none, and then no verdict.
         beside: of each group, what running statistics give away; None where they do not travel.
         budget, plan: as in :class:`Work`.
         examples: with the truth, what each attack that reconstructs brought back of distinct examples.
@@ -287,7 +287,7 @@ class Judgement:
     checks: list[Check]
     document: ResultDocument | None
     guesses: Sequence[Guess]
-    kin: Kin | None
+    split: PublicSplit | None
     beside: Sequence[GivenAway | None]
     budget: float | None = None
     plan: Sequence[Line] = ()
@@ -349,14 +349,14 @@ class Judgement:
         return document | ({"running_statistics": known if len(self.groups) > 1 else known[0]} if known else {})
 
 
-def chosen_kin(clients: Sequence[CapturedClients], public: str, data_root: Path) -> Kin | None:
+def chosen_split(clients: Sequence[CapturedClients], public: str, data_root: Path) -> PublicSplit | None:
     """Look-alikes and public data; None where ``public`` is ``none``.
 
     Raises:
         UsageError: they do not fit the clients; or there are none, and no truth either.
     """
     if public != NONE:
-        return kin_of(clients, public, data_root)
+        return public_split(clients, public, data_root)
     if clients[0].images is None:
         raise UsageError(
             "without the truth it takes data of the same kind, to see what a success looks like; add --prior NAME or "
@@ -365,12 +365,12 @@ def chosen_kin(clients: Sequence[CapturedClients], public: str, data_root: Path)
     return None
 
 
-def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judgement:
+def judge_captured(groups: Sequence[Group], split: PublicSplit | None, work: Work) -> Judgement:
     """Checks what clients sent against what they declare, and attacks it.
 
     Args:
         groups: of captured clients, with cells of the declared defense, one for each attack; and those beside them.
-        kin: look-alikes and public data; None where there are none, and then the truth is at hand.
+        split: look-alikes and public data; None where there are none, and then the truth is at hand.
 
     Raises:
         UsageError: every attack is impossible.
@@ -381,15 +381,15 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
     groups = [without_covered(group, made) for group, made in zip(groups, found, strict=True)]
     beside = [given_away(group.captured, group.cell, work.data_root) for group in groups]
     if groups[0].captured.images is None:
-        assert kin is not None
+        assert split is not None
         _tell_facts(checks)
         named = [group.sizes if len(groups) > 1 else "" for group in groups]
         guesses = [
             made
             for group, own, words in zip(groups, found, named, strict=True)
-            for made in _guessed(group, own, words, kin, work)
+            for made in _guessed(group, own, words, split, work)
         ]
-        return Judgement(groups, checks, None, guesses, kin, beside, work.budget, work.plan)
+        return Judgement(groups, checks, None, guesses, split, beside, work.budget, work.plan)
     rounds = [(words, one.captured, one.cell) for group in groups for words, one in _rounds_of(group)]
     each = explained_in_order(rounds, work.data_root, work.chunk)
     if any(group.captured.later and not group.cell.draws for group in groups):
@@ -397,11 +397,13 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
     _tell_facts(checks)
     told = pooled([(words, [check]) for words, check in each])
     document, examples, lines = judge_with_truth(
-        groups, kin, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine, companions
+        groups, split, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine, companions
     )
     if why := next(filter(None, [*map(_not_known, groups), _unsure([check for _, check in each])]), None):
         document = _undecided(document, why, work.folder)
-    judgement = Judgement(groups, [*checks, *told], document, [], kin, beside, work.budget, work.plan, examples, lines)
+    judgement = Judgement(
+        groups, [*checks, *told], document, [], split, beside, work.budget, work.plan, examples, lines
+    )
     if judgement.doubt is None:
         return judgement
     return replace(judgement, document=_withdrawn(document, judgement.doubt, work.folder))
@@ -548,7 +550,7 @@ def _withdrawn(document: ResultDocument, doubt: str, folder: RunFolder) -> Resul
     return withdrawn
 
 
-def _guessed(group: Group, checks: Sequence[Check], words: str, kin: Kin, work: Work) -> list[Guess]:
+def _guessed(group: Group, checks: Sequence[Check], words: str, split: PublicSplit, work: Work) -> list[Guess]:
     able = [cell for cell in group.cells if not isinstance(cell.build_attack(), Identifier)]
     if not able:
         raise UsageError(f"attack {group.cell.attack!r} tells known images apart, so needs the truth; use --attack cpl")
@@ -557,7 +559,7 @@ def _guessed(group: Group, checks: Sequence[Check], words: str, kin: Kin, work: 
     doubt = _not_known(group) or _remembered(group) or (GIVE_SIZE if drawn else violated)
     found = []
     for cell in counted(able, "attack"):
-        made = guess(group.captured, cell, kin, work.data_root, work.folder, work.chunk, work.resume, work.engine)
+        made = guess(group.captured, cell, split, work.data_root, work.folder, work.chunk, work.resume, work.engine)
         made = replace(made.undecided(doubt) if doubt else made, group=words)
         found.append(made)
         if made.images is not None and work.draw_guess:

@@ -188,14 +188,14 @@ def fitted_arrays(
     ]
     if problems:
         parts = all(problem.endswith("is missing") for problem in problems)
-        mend = (
+        fix = (
             "What a client does not train may be missing in what it sent; before.npz needs all of the network but what "
             "the factory loads itself"
             if parts and shapes
             else f"Check model, classes and image_shape (of texts: vocabulary and places) in {FACTS}"
         )
         rest = f"; and {len(problems) - _TOLD} more" if len(problems) > _TOLD else ""
-        raise UsageError(f"{str(arrays.path)!r} does not fit the network: {'; '.join(problems[:_TOLD])}{rest}. {mend}")
+        raise UsageError(f"{str(arrays.path)!r} does not fit the network: {'; '.join(problems[:_TOLD])}{rest}. {fix}")
     return {name: _fitted(arrays, own, state[name]) for name, own in stored.items()} | omitted
 
 
@@ -255,7 +255,7 @@ Earlier = Mapping[Path, Capture]
 UpdateOf = Callable[[Capture], Tensor]
 """Reads how far a client came: (P,) float64."""
 
-_MEND = "make a new optimizer for the captured round"
+_FIX = "make a new optimizer for the captured round"
 
 
 def earlier_of(captures: Sequence[Capture]) -> Earlier:
@@ -279,12 +279,12 @@ def earlier_of(captures: Sequence[Capture]) -> Earlier:
         where = f"capture {str(capture.folder)!r}: its optimizer's state was carried over from round {record.round - 1}"
         before = known.get((record.client, record.round - 1))
         if before is None or before.kind == "gradient" or before.record.optimizer == MOMENTUM:
-            raise UsageError(f"{where}, of which no update of client {record.client!r} is here; add it, or {_MEND}")
+            raise UsageError(f"{where}, of which no update of client {record.client!r} is here; add it, or {_FIX}")
         defense = translated(before.record.defense)
         if before.record.local_steps > 1:
-            raise UsageError(f"{where}, whose {before.record.local_steps} local steps do not tell it; {_MEND}")
+            raise UsageError(f"{where}, whose {before.record.local_steps} local steps do not tell it; {_FIX}")
         if defense is not None and build(DEFENSES, defense.name, defense.settings).changes_messages():
-            raise UsageError(f"{where}, and {defense.name!r} hides it; {_MEND}")
+            raise UsageError(f"{where}, and {defense.name!r} hides it; {_FIX}")
         found[capture.folder] = before
     return found
 

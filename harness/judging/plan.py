@@ -27,7 +27,7 @@ from harness.experiment import CellSettings
 from harness.judging.beside import ALONE
 from harness.judging.capture import FACTS, Capture, read_capture
 from harness.judging.declared import Group, noise_of
-from harness.judging.stage import CapturedStage, Kin, SimulatedStage, of_captures
+from harness.judging.stage import CapturedStage, PublicSplit, SimulatedStage, of_captures
 from harness.judging.without_truth import STAND_INS, observed, shuffled, stand_ins_of
 from harness.observation import Observation
 from harness.results.arrays import StoredArrays
@@ -64,7 +64,7 @@ def folders_of(named: Sequence[Path]) -> list[Path]:
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read of one capture; ``problem`` says why it cannot be, and how to mend that.
+    """What is read of one capture; ``problem`` says why it cannot be, and how to fix that.
 
     Attributes:
         facts: what it says of itself.
@@ -192,7 +192,7 @@ class Effort:
 
 
 def efforts_of(
-    groups: Sequence[Group], kin: Kin | None, data_root: Path, chunk: int, jobs: int = 1
+    groups: Sequence[Group], split: PublicSplit | None, data_root: Path, chunk: int, jobs: int = 1
 ) -> list[Effort]:  # fmt: skip
     """What each attack on each group takes here, timed.
 
@@ -201,7 +201,7 @@ def efforts_of(
     """
     found = list[Effort]()
     for group in groups:
-        bench = _Bench(group, kin, data_root, chunk)
+        bench = _Bench(group, split, data_root, chunk)
         for cell in group.cells:
             try:
                 each = bench.each(cell)
@@ -216,8 +216,8 @@ def efforts_of(
 class _Bench:
     """Where attacks on a group are timed."""
 
-    def __init__(self, group: Group, kin: Kin | None, data_root: Path, chunk: int) -> None:
-        self._group, self._kin, self._root, self._chunk = group, kin, data_root, chunk
+    def __init__(self, group: Group, split: PublicSplit | None, data_root: Path, chunk: int) -> None:
+        self._group, self._split, self._root, self._chunk = group, split, data_root, chunk
         self.alone = False
 
     def each(self, cell: CellSettings) -> float:
@@ -266,15 +266,15 @@ class _Bench:
     @cached_property
     def _stage(self) -> tuple[CapturedStage, dict[str, Any]]:
         """With what differs in the settings of stand-ins, where no truth is known."""
-        captured, cell, kin = self._group.captured, self._group.cell, self._kin
+        captured, cell, split = self._group.captured, self._group.cell, self._split
         if captured.images is not None:
-            known = (kin.look_alikes, kin.public) if kin else (None, None)
+            known = (split.look_alikes, split.public) if split else (None, None)
             return CapturedStage(self._root, self._chunk, captured, cell, *known), {}
-        assert kin is not None
-        doubles = stand_ins_of(captured, kin)
+        assert split is not None
+        doubles = stand_ins_of(captured, split)
         own = {"victims": doubles.clients, "dataset": "stand-ins"}
         declared = cell.model_copy(update=own)
-        return SimulatedStage(self._root, self._chunk, doubles, declared, kin.look_alikes, kin.public), own
+        return SimulatedStage(self._root, self._chunk, doubles, declared, split.look_alikes, split.public), own
 
     def _of_identifier(self, attack: Identifier, seen: Observation, dataset: Dataset) -> float:
         """Of a victim: a lineup for each class among its examples, timed with a few candidates.

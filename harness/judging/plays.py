@@ -125,8 +125,8 @@ def check_of_draws(name: str, sent: Tensor, grain: Tensor, drawn: Drawn, noisy: 
     if not bool(like.all()):
         usual += "" if bool(distant.any()) else ", and goes less or more in its direction than they do"
         if bool((spread.amax(0) <= slack).all()):
-            mend = "check learning_rate, loss_scale, the optimizer, the truth's order and scale, each layer's mode"
-            return Check(name, "violated", f"{said}, {usual}; {mend}")
+            fix = "check learning_rate, loss_scale, the optimizer, the truth's order and scale, each layer's mode"
+            return Check(name, "violated", f"{said}, {usual}; {fix}")
         return cannot(name, f"{said}, {usual}")
     # So much less than a draw of the truth goes one of images that have nothing to do with it.
     if not noisy and bool((far > HIDES * drawn.signal(sent) / norm).any()):

@@ -24,7 +24,7 @@ from harness.federation.taps import Tap
 from harness.judging.capture import BEFORE, FACTS, Capture, file_of
 from harness.judging.federation import CapturedClients
 from harness.models.batch_norm import STATISTICS
-from harness.results.arrays import MEND, StoredArrays
+from harness.results.arrays import FIX, StoredArrays
 from harness.results.files import MOST_OF_A_DOCUMENT, Absent, parse_json, read_stored
 
 _ASKED, _OTHERS, _SUMS = "--rounds-seen", "--same-data client", "--same-data cohorts"
@@ -202,7 +202,7 @@ def along_the_way(models: Tensor, own: Tensor) -> Tensor:
 
 
 def _require_same_examples(
-    captured: CapturedClients, name: str, rows: Sequence[int], mend: str = f"or any with {_OTHERS}"
+    captured: CapturedClients, name: str, rows: Sequence[int], fix: str = f"or any with {_OTHERS}"
 ) -> None:
     """The same in the same steps; within one step their order makes no difference."""
     assert captured.images is not None and captured.labels is not None
@@ -218,7 +218,7 @@ def _require_same_examples(
         if steps(row) != first:
             raise UsageError(
                 f"client {name!r} trained on other examples in round {captured.number(captured.at[row])} than in round "
-                f"{captured.number(captured.at[rows[0]])}; {_ASKED} combines the same examples, {mend}"
+                f"{captured.number(captured.at[rows[0]])}; {_ASKED} combines the same examples, {fix}"
             )
 
 
@@ -366,7 +366,7 @@ def _begun(folder: Path) -> tuple[int, StoredArrays]:
     try:
         number = read_stored(folder / FACTS, _Numbered, parse_json, "correct it there", MOST_OF_A_DOCUMENT).round
     except Absent as problem:
-        raise UsageError(f"{str(folder)!r} is no capture (it has no {FACTS}); {MEND}") from problem
+        raise UsageError(f"{str(folder)!r} is no capture (it has no {FACTS}); {FIX}") from problem
     model = file_of(folder, BEFORE)
     if not model.exists():
         raise UsageError(f"capture {str(folder)!r} has no {model.name}: its round did not end; leave it out")

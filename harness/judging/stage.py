@@ -30,7 +30,7 @@ from harness.models import NextWord, RowModel, build_module
 from harness.observation import Observation
 from harness.tampering import Tamper
 
-# What mends a simulated client, by what mends one that is captured; the longer words first.
+# What fixes a simulated client, by what fixes one that is captured; the longer words first.
 _OF_CAPTURES = {
     "--batch-size 1 and one local step": "captures of one step on one example",
     "a smaller --batch-size": "captures of fewer examples",
@@ -96,7 +96,7 @@ class CapturedStage(Stage):
     def room(self, settings: CellSettings) -> Room:
         return self._room if settings.prior != NONE else Room(self._whole, None)
 
-    def mended(self, reason: str) -> str:
+    def fixed(self, reason: str) -> str:
         return of_captures(reason)
 
     def own_sources(self, settings: CellSettings) -> dict[str, str]:
@@ -177,7 +177,7 @@ class GroupsStage(Stage):
         super().__init__(data_root, chunk)
         self._stages = stages
 
-    def mended(self, reason: str) -> str:
+    def fixed(self, reason: str) -> str:
         return of_captures(reason)
 
     def dataset(self, name: str, model: str | None = None) -> Dataset:
@@ -243,14 +243,14 @@ def _with_truth_first(truth: Dataset, look_alikes: Dataset | None) -> Dataset:
 
 
 @dataclass(frozen=True, eq=False)
-class Kin:
+class PublicSplit:
     """Two halves that share no example, neither with each other nor with the captured clients."""
 
     look_alikes: Dataset
     public: Dataset
 
 
-def kin_of(clients: Sequence[CapturedClients], choice: str, root: Path) -> Kin:
+def public_split(clients: Sequence[CapturedClients], choice: str, root: Path) -> PublicSplit:
     """Divides a dataset, a registered one or an ``.npz`` file.
 
     Args:
@@ -266,19 +266,17 @@ def kin_of(clients: Sequence[CapturedClients], choice: str, root: Path) -> Kin:
         data = of_their_kind(data, record, choice, words)
         if isinstance(build_module(record.model, record.shape, record.classes, seed=0), NextWord):
             data = data.unlabelled()
-    mend = "use data of the same kind as the clients'"
+    fix = "use data of the same kind as the clients'"
     if data.image_shape != tuple(record.image_shape):
         raise UsageError(
-            f"--prior {choice!r} has examples of shape {data.image_shape}, not {record.image_shape}; {mend}"
+            f"--prior {choice!r} has examples of shape {data.image_shape}, not {record.image_shape}; {fix}"
         )
     if data.num_classes > record.classes:
-        raise UsageError(f"--prior {choice!r} has {data.num_classes} classes, the network {record.classes}; {mend}")
+        raise UsageError(f"--prior {choice!r} has {data.num_classes} classes, the network {record.classes}; {fix}")
     if record.columns is not None:
         strange = record.columns.unlike(data.columns) or record.columns.stray(data.images)
         if strange:
-            raise UsageError(
-                f"--prior {choice!r} has other columns than {FACTS}: {strange}; {mend}, or correct columns"
-            )
+            raise UsageError(f"--prior {choice!r} has other columns than {FACTS}: {strange}; {fix}, or correct columns")
     data = _of_table(data, record)
     names = data.class_names + tuple(str(label) for label in range(data.num_classes, record.classes))
     data = replace(data, class_names=names)
@@ -297,4 +295,4 @@ def kin_of(clients: Sequence[CapturedClients], choice: str, root: Path) -> Kin:
     look_alikes, public = (take_part(data, part, 0.5, purpose="kin of captures") for part in ("train", "test"))
     fresh = public.take((~among(public, look_alikes)).nonzero()[:, 0])
     require_enough(look_alikes, fresh, choice)
-    return Kin(look_alikes, replace(fresh, name=f"{data.name}, public half"))
+    return PublicSplit(look_alikes, replace(fresh, name=f"{data.name}, public half"))

@@ -25,7 +25,7 @@ from harness.models.tokenizers import read_tokenizer
 from harness.observation import Observation
 from harness.results.files import sha256
 
-_MEND = "give the tokenizer.json that belongs to the network"
+_FIX = "give the tokenizer.json that belongs to the network"
 # Where the numbers of two tokens are swapped, so that 0 fills places.
 _ALL_PLACES = "truth, tokenizer.json and the factory's lookup"
 
@@ -149,7 +149,7 @@ def words_of_captures(captures: Sequence[Capture]) -> Words | None:
     words, most = read_tokenizer(path), first.record.vocabulary or 0
     if len(words.vocabulary) > most:
         raise UsageError(
-            f"{str(path)!r} has {len(words.vocabulary)} tokens, and the network's vocabulary {most}; {_MEND}"
+            f"{str(path)!r} has {len(words.vocabulary)} tokens, and the network's vocabulary {most}; {_FIX}"
         )
     for capture, other in named[1:]:
         if sha256(other) != sha256(path):
@@ -208,8 +208,8 @@ def _require_lengths(file: DataFile, lengths: np.ndarray, width: int, record: Ca
         number = int(lengths.argmin()) + 1
         raise file.wrong(f"has an empty text, number {number} (length {least})", "leave it out of the batch")
     if most > (record.places or 0):
-        mend = f"correct places in {FACTS}, or cut texts as the client did"
-        raise file.wrong(f"has a text of {most} tokens, and the network {record.places} places", mend)
+        fix = f"correct places in {FACTS}, or cut texts as the client did"
+        raise file.wrong(f"has a text of {most} tokens, and the network {record.places} places", fix)
     if most > width:
         raise file.wrong(f"has a text of {most} tokens in {width} columns", "give lengths that fit tokens")
 
@@ -220,17 +220,17 @@ def _require_tokens(
     """Raises UsageError: a number is no token of the network's, or of its tokenizer's, or fills a place of a text."""
     most, odd = (record.vocabulary or 0) - 1, int(used.min() if used.min() < 0 else used.max())
     if not 0 <= odd <= most:
-        mend = f"correct vocabulary in {FACTS}, or tokens"
-        raise file.wrong(f"has token {odd}, and the network knows 0 to {most}", mend)
+        fix = f"correct vocabulary in {FACTS}, or tokens"
+        raise file.wrong(f"has token {odd}, and the network knows 0 to {most}", fix)
     if (used == PAD).any():
-        mend = f"correct lengths; where another token fills places, swap its number and {PAD} in {_ALL_PLACES}"
-        raise file.wrong(f"has token {PAD} within a text, which fills places behind it", mend)
+        fix = f"correct lengths; where another token fills places, swap its number and {PAD} in {_ALL_PLACES}"
+        raise file.wrong(f"has token {PAD} within a text, which fills places behind it", fix)
     if (behind != PAD).any():
         token = int(behind[behind != PAD][0])
-        mend = f"write {PAD} there; where {token} fills places, swap the numbers {PAD} and {token} in {_ALL_PLACES}"
-        raise file.wrong(f"has token {token} behind the end of a text", mend)
+        fix = f"write {PAD} there; where {token} fills places, swap the numbers {PAD} and {token} in {_ALL_PLACES}"
+        raise file.wrong(f"has token {token} behind the end of a text", fix)
     if words is not None and odd >= len(words.vocabulary):
-        raise file.wrong(f"has token {odd}, which the tokenizer lacks", _MEND)
+        raise file.wrong(f"has token {odd}, which the tokenizer lacks", _FIX)
 
 
 def of_their_kind(data: Dataset, record: CaptureRecord, choice: str, known: Words | None) -> Dataset:

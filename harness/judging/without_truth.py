@@ -21,11 +21,11 @@ from harness.base.randomness import generator
 from harness.evaluation import Run
 from harness.evaluation.attacking import Engine, at_once, in_one_process
 from harness.evaluation.reading import known_batches
-from harness.evaluation.watching import Foresight
+from harness.evaluation.watching import AttackForecast
 from harness.experiment import CellSettings
 from harness.judging.explained import beyond_draws
 from harness.judging.federation import CapturedClients
-from harness.judging.stage import Kin, SimulatedStage
+from harness.judging.stage import PublicSplit, SimulatedStage
 from harness.judging.truths import unexplained
 from harness.observation import Observation
 from harness.results import CellResult, RunFolder, StoredCell
@@ -83,14 +83,14 @@ def _listed(values: np.ndarray | Tensor | None) -> list[Any] | None:
 
 
 def guess(
-    captured: CapturedClients, settings: CellSettings, kin: Kin, data_root: Path, folder: RunFolder, chunk: int,
-    resume: bool, engine: Engine = in_one_process,
+    captured: CapturedClients, settings: CellSettings, split: PublicSplit, data_root: Path, folder: RunFolder,
+    chunk: int, resume: bool, engine: Engine = in_one_process,
 ) -> Guess:  # fmt: skip
     """Attacks the captured clients, stand-ins of theirs, and shuffled ones, and compares what is left of the loss."""
     captured = captured.first(settings.victims)
-    doubles = stand_ins_of(captured, kin)
+    doubles = stand_ins_of(captured, split)
     own = settings.model_copy(update={"victims": doubles.clients, "dataset": "stand-ins"})
-    stage = SimulatedStage(data_root, chunk, doubles, own, kin.look_alikes, kin.public)
+    stage = SimulatedStage(data_root, chunk, doubles, own, split.look_alikes, split.public)
     stored = Run(data_root, folder, chunk, resume, stage=stage, engine=engine).cell(own)
     if stored.cell.not_applicable_reason:
         unknown: list[Estimate] = ["could not tell"] * captured.clients
@@ -100,14 +100,14 @@ def guess(
     seen = observed(captured, scene.observation, settings).known_to(attack.tier)
     made = _attacked(seen, "what was captured", settings, chunk, engine)
     hidden = observed(replace(captured, target=shuffled(seen)), scene.observation, settings).known_to(attack.tier)
-    drowned = _attacked(hidden, "what was captured, shuffled", settings, chunk, engine)
+    high_noise = _attacked(hidden, "what was captured, shuffled", settings, chunk, engine)
     if attack.reads == "texts" or (attack.by_vectors and seen.model.vocabulary is not None):
         doubled = scene.observation.known_to(attack.tier)
         again = _attacked(doubled, "stand-ins", own, chunk, engine)
-        left, left_of_shuffled = unexplained(seen, made.images), unexplained(hidden, drowned.images)
+        left, left_of_shuffled = unexplained(seen, made.images), unexplained(hidden, high_noise.images)
         usual = _usual_of_texts(stored, unexplained(doubled, again.images), captured)
     else:
-        left, left_of_shuffled, usual = _of(made, attack), _of(drowned, attack), _usual(stored, attack)
+        left, left_of_shuffled, usual = _of(made, attack), _of(high_noise, attack), _usual(stored, attack)
     likeness = Likeness.of(captured.target, scene.observation.target)
     knows = _knows_defense(attack, scene.observation)
     bare = own.model_copy(update={"defense": "none", "defense_args": {}})
@@ -123,7 +123,7 @@ def guess(
 def _attacked(seen: Observation, what: str, settings: CellSettings, chunk: int, engine: Engine) -> Reconstruction:
     attack = reconstructing(settings.build_attack())
     with progress(f"{settings.attack} on {what}", seen.rows, "clients", at_most=True) as bar:
-        watched = Foresight(None, bar, seen.rows, attack, settings)
+        watched = AttackForecast(None, bar, seen.rows, attack, settings)
         return engine(attack, seen, at_once(attack, seen, chunk, settings), watched)
 
 
@@ -132,9 +132,9 @@ def with_stand_ins(cells: Sequence[CellSettings]) -> list[CellSettings]:
     return [cell.model_copy(update={"victims": max(cell.victims, STAND_INS)}) for cell in cells]
 
 
-def stand_ins_of(captured: CapturedClients, kin: Kin) -> CapturedClients:
+def stand_ins_of(captured: CapturedClients, split: PublicSplit) -> CapturedClients:
     """Clients with examples of look-alikes and the captured clients' weights in turn; what they send is not set."""
-    passes, known = captured.record.passes if captured.of_update else 1, len(kin.look_alikes.labels)
+    passes, known = captured.record.passes if captured.of_update else 1, len(split.look_alikes.labels)
     examples = captured.trained_on // passes
     count = min(STAND_INS, known // examples)
     if not count:
@@ -153,7 +153,7 @@ def stand_ins_of(captured: CapturedClients, kin: Kin) -> CapturedClients:
     turns = torch.arange(count) % captured.clients
     return replace(
         captured, before=captured.before[turns], target=captured.target[turns],
-        images=kin.look_alikes.images[chosen], labels=kin.look_alikes.labels[chosen],
+        images=split.look_alikes.images[chosen], labels=split.look_alikes.labels[chosen],
         digest=f"{captured.digest} stand-ins", names=(),
     )  # fmt: skip
 

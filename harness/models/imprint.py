@@ -57,7 +57,7 @@ class Imprint(nn.Module):
         return self.back(self.relu(self.linear(self.flatten(copies))), images)
 
 
-class Fronted(nn.Module):
+class WithInsertedModule(nn.Module):
     """A network behind a module that was put before it."""
 
     def __init__(self, front: nn.Module, network: nn.Module) -> None:

@@ -276,7 +276,7 @@ def _of_texts(factory: Callable[..., nn.Module], shape: TextShape, classes: int)
 
 
 def _said(image_shape: ImageShape, problem: str) -> str:
-    """What a factory was called with, what then went wrong, and how to mend it."""
+    """What a factory was called with, what then went wrong, and how to fix it."""
     if not isinstance(image_shape, TextShape):
         return f"images {image_shape}: {problem}; fix it"
     return (

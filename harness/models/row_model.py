@@ -28,7 +28,7 @@ from harness.models.batch_norm import (
 )
 from harness.models.example_gradients import FactoredGradients, MaterialisedGradients
 from harness.models.feature_extractor import fitted_to
-from harness.models.imprint import Front, Fronted
+from harness.models.imprint import Front, WithInsertedModule
 from harness.models.networks import PREFIX, ImageShape, build_module, is_own
 from harness.models.row_layers import without_idle_weights
 from harness.models.rows import LoneRows, Way, ways_of
@@ -103,7 +103,7 @@ class RowModel:
 
     def _built(self, seed: int) -> nn.Module:
         network = build_module(self.name, self.image_shape, self.classes, seed)
-        return network if self.front is None else Fronted(self.front(self.image_shape), network)
+        return network if self.front is None else WithInsertedModule(self.front(self.image_shape), network)
 
     def evaluate_by(self, way: Way) -> nn.Module:
         """Chooses how rows are evaluated, and gives the network that then is."""
@@ -167,7 +167,7 @@ class RowModel:
             UsageError: the file is missing, is not a plain state dictionary, or does not fit the network.
         """
         own = self.plain_module
-        load_state(own.network if isinstance(own, Fronted) else own, self.name, path)
+        load_state(own.network if isinstance(own, WithInsertedModule) else own, self.name, path)
         self.evaluate_by(self._way)
         return self.layout.flatten(dict(self.plain_module.named_parameters())).detach()
 
@@ -468,9 +468,9 @@ def _logits(name: str, module: nn.Module, images: Tensor, classes: int) -> Tenso
     try:
         logits = module(images)
     except Exception as error:  # the user's own code may raise anything
-        mend = "give larger images, or choose another --model" if name.startswith(PREFIX) else "fix it"
+        fix = "give larger images, or choose another --model" if name.startswith(PREFIX) else "fix it"
         size = tuple(images.shape) if what == "images" else f"of token numbers {(len(images), images.shape[-1])}"
-        raise UsageError(f"model {name!r} fails on {what} {size}: {in_one_line(error)}; {mend}") from error
+        raise UsageError(f"model {name!r} fails on {what} {size}: {in_one_line(error)}; {fix}") from error
     shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
     if shape != (len(images), classes):
         more = isinstance(logits, Tensor) and logits.shape[:-1] == images.shape[:1] and logits.shape[-1] > classes

@@ -20,7 +20,7 @@ from torch.nn import functional
 from harness.base.vectors import Layout
 from harness.models.bilinear import ColumnRows, Context, LinearRows, Products, RowSigmoid, logistic, logistic_slope
 from harness.models.feature_extractor import FeatureExtractor
-from harness.models.imprint import Fronted, Imprint, Lightened
+from harness.models.imprint import Imprint, Lightened, WithInsertedModule
 from harness.models.row_layers import (
     GroupedRows,
     RowELU,
@@ -225,7 +225,7 @@ def _product(prefix: str, layer: nn.Linear | nn.Conv2d, convolution: nn.Conv2d |
     return Product(f"{prefix}weight", None if layer.bias is None else f"{prefix}bias", convolution)
 
 
-_CHAINS = (nn.Sequential, Fronted, Imprint)
+_CHAINS = (nn.Sequential, WithInsertedModule, Imprint)
 _WEIGHTLESS = (
     nn.Flatten, nn.ReLU, nn.Tanh, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.LeakyReLU, nn.Identity,
     Lightened,

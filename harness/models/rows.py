@@ -20,7 +20,7 @@ from harness.base.words import without_empty_places
 from harness.models.batch_norm import BatchNorm, LayerStatistics, recorded
 from harness.models.changes import draws_a_sample, is_scaled
 from harness.models.feature_extractor import FeatureExtractor
-from harness.models.imprint import Fronted
+from harness.models.imprint import WithInsertedModule
 from harness.models.inner_products import inner_products
 from harness.models.row_operators import with_row_operators
 from harness.models.row_sequence import RowSequence, chain_gradient, row_sequence
@@ -186,7 +186,7 @@ class Way:
     def rows(self, module: nn.Module, layout: Layout) -> Rows:
         """What evaluates such a ``module``."""
         if self.sequence is not None:
-            return ChainedRows(self.sequence, layout, looks_back=isinstance(module, Fronted))
+            return ChainedRows(self.sequence, layout, looks_back=isinstance(module, WithInsertedModule))
         if self.itself and (own := _own_rows(module)):
             return OwnRows(own, layout)
         return LoneRows(module, layout) if self.alone else MappedRows(module, layout)

@@ -18,7 +18,7 @@ from harness.results.files import MOST_OF_A_TOKENIZER, read_bytes
 
 EXTRA = "pip install 'gradient-leakage-harness[text]'"
 _MARKS_OF_PADDING = ("[PAD]", "<pad>", "<|pad|>", "<PAD>")
-_MEND = "give the tokenizer.json that belongs to the network"
+_FIX = "give the tokenizer.json that belongs to the network"
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def tokenizer_file(model: str | None) -> Path | None:
         given: Any = brought() if callable(brought) else brought
         return None if given is None else Path(given)
     except TypeError as error:
-        raise UsageError(f"model {model!r} has a tokenizer that is no path ({in_one_line(error)}); {_MEND}") from error
+        raise UsageError(f"model {model!r} has a tokenizer that is no path ({in_one_line(error)}); {_FIX}") from error
 
 
 def brings(tokenizer: Callable[[], Path]) -> Callable[[Factory], Factory]:
@@ -112,7 +112,7 @@ def _read(path: Path, _: object) -> Tokenizer:
     except UsageError:
         raise
     except Exception as error:  # the library raises plain ones
-        raise UsageError(f"{str(path)!r} is no tokenizer ({in_one_line(error)}); {_MEND}") from error
+        raise UsageError(f"{str(path)!r} is no tokenizer ({in_one_line(error)}); {_FIX}") from error
     count = made.get_vocab_size()
     named = [made.id_to_token(number) for number in range(count)]
     special = {number for number, one in made.get_added_tokens_decoder().items() if one.special}
@@ -128,7 +128,7 @@ def _read(path: Path, _: object) -> Tokenizer:
             "in it, and swap them back in the network before it looks them up"
         )
     if PAD not in special:
-        raise UsageError(f"{str(path)!r} has no mark as token {PAD}, which fills places behind a text; {_MEND}")
+        raise UsageError(f"{str(path)!r} has no mark as token {PAD}, which fills places behind a text; {_FIX}")
     return Tokenizer((MARKS[PAD], *named[1:]), text)
 
 

@@ -12,7 +12,7 @@ from harness.base.errors import UsageError, in_one_line
 from harness.results.arrays import ENDINGS, StoredArrays, unwrapped
 from harness.results.files import Absent, Damaged, FiniteTensor, checked, parse_tensors, read_bytes
 
-_MEND = "save a state_dict of this network: torch.save(network.state_dict(), file), or as .safetensors or .npz"
+_FIX = "save a state_dict of this network: torch.save(network.state_dict(), file), or as .safetensors or .npz"
 _FEWER_CLASSES = "; if it has more classes than your data have labels, give data in which its last class occurs"
 
 
@@ -43,10 +43,10 @@ def load_state(module: nn.Module, name: str, path: Path) -> None:
     except UsageError:
         raise
     except Damaged as problem:
-        raise UsageError(f"weights file {str(path)!r} {problem}; {_MEND}") from problem
+        raise UsageError(f"weights file {str(path)!r} {problem}; {_FIX}") from problem
     except Exception as error:  # load_state_dict raises several types for what does not fit
-        mend = _MEND + (_FEWER_CLASSES if "size mismatch" in str(error) else "")
-        raise UsageError(f"cannot load weights {str(path)!r} into {name!r}: {in_one_line(error)}; {mend}") from error
+        fix = _FIX + (_FEWER_CLASSES if "size mismatch" in str(error) else "")
+        raise UsageError(f"cannot load weights {str(path)!r} into {name!r}: {in_one_line(error)}; {fix}") from error
 
 
 def _refuse_other_things(content: Any) -> None:

@@ -93,14 +93,14 @@ def _verdict(cell: CellResult, published: Published) -> str:
 
 def row_of(cell: CellResult, clients: int, noise: str, published: str, verdict: str) -> dict[str, Any]:
     """A line of the table; ``clients``: behind one observation."""
-    strict, luck, first = cell.asr.get("strict"), cell.kappa, event_of(cell, "first in its lineup")
+    strict, guessed, first = cell.asr.get("strict"), cell.kappa, event_of(cell, "first in its lineup")
     possible = cell.not_applicable_reason is None and strict is not None
     return {
         "attack": cell.attack, "server": "tampers" if cell.tier == "tampering" else "honest",
         "data": cell.dataset, "batch": cell.batch_size, "clients": clients, "noise": noise,
         "strict": f"{strict.successes}/{strict.n}" if possible and strict else "not possible",
         "share [95%]": text.rate(strict) if possible and strict else text.MISSING,
-        "blind": text.percent(luck.rate) if luck else text.MISSING,
+        "blind": text.percent(guessed.rate) if guessed else text.MISSING,
         "first in lineup": text.percent(first.measured.rate) if first else text.MISSING,
         "at most": text.percent(first.ceiling) if first and first.ceiling is not None else "no bound",
         "s per victim": _seconds(cell), "promised or published": published, "verdict": verdict if possible else "-",
@@ -146,8 +146,8 @@ def judge_sums(request: Request) -> list[dict[str, Any]]:
         cells = dict(_cells(request, noise, clients))
         for attack, cell in cells.items():
             made[noise].setdefault(attack, {})[clients] = cell
-        luck = next((cell.kappa for cell in cells.values() if cell.kappa), None)
-        rows += [_row(cell, clients, noise, luck) for cell in cells.values()]
+        guessed = next((cell.kappa for cell in cells.values() if cell.kappa), None)
+        rows += [_row(cell, clients, noise, guessed) for cell in cells.values()]
     request.require_whole()
     panels = [Sums(f"{noise.name} on the sum" if noise.sigma else "no noise", lines) for noise, lines in made.items()]
     save_secure_sums(request.run.folder.path / PICTURE, panels)
@@ -182,21 +182,25 @@ def _cells(request: Request, noise: Noise, clients: int) -> Iterator[tuple[str, 
         yield attack, request.run.cell(settings).cell
 
 
-def _row(cell: CellResult, clients: int, noise: Noise, luck: Rate | None) -> dict[str, Any]:
+def _row(cell: CellResult, clients: int, noise: Noise, guessed: Rate | None) -> dict[str, Any]:
     if not noise.sigma:
         return row_of(cell, clients, noise.name, "", "-")
     epsilon = next((one.epsilon for one in cell.privacy if one.view == "server"), None)
     promise = "blind" + (f", ε {epsilon:.2g}" if epsilon else "")
     return row_of(
-        cell, clients, f"σ={noise.sigma:.3g}", promise, "differs" if _beyond(cell.asr.get("strict"), luck) else "agrees"
+        cell,
+        clients,
+        f"σ={noise.sigma:.3g}",
+        promise,
+        "differs" if _beyond(cell.asr.get("strict"), guessed) else "agrees",
     )
 
 
-def _beyond(measured: Rate | None, luck: Rate | None) -> bool:
+def _beyond(measured: Rate | None, guessed: Rate | None) -> bool:
     """Whether intervals say that more images came back than blindly."""
-    if measured is None or luck is None or measured.ci95 is None or luck.ci95 is None:
+    if measured is None or guessed is None or measured.ci95 is None or guessed.ci95 is None:
         return False
-    return (measured.ci95[0] or 0.0) > (luck.ci95[1] or 0.0)
+    return (measured.ci95[0] or 0.0) > (guessed.ci95[1] or 0.0)
 
 
 _LEFT_OUT = (

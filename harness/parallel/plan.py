@@ -75,7 +75,7 @@ def make_shard(cells: Sequence[CellSettings], job: Job, shard: Shard, command: S
     plan = plan_of(cells, run, shard, command)
     write_plan(job.out, plan)
     own = shard.of(units_of(cells, run))
-    with within(f"shard {shard}"), run.outlook.over([cell for unit in own for cell in unit.cells], run.at_hand):
+    with within(f"shard {shard}"), run.forecast.over([cell for unit in own for cell in unit.cells], run.at_hand):
         for unit in own:
             unit.make(run)
     run.write_impossible()  # a merger knows a cell by its file

@@ -182,8 +182,8 @@ def _require_numbers(name: str, dtype: np.dtype) -> None:
 
 #: Arrays come in one of these formats; ours is the first.
 ENDINGS = (".npz", ".safetensors")
-MEND = "write it with harness.capture, or numpy.savez with one array per tensor of the state_dict"
-MEND_TRUTH = "write it with numpy.savez(FILE, images=images, labels=labels)"
+FIX = "write it with harness.capture, or numpy.savez with one array per tensor of the state_dict"
+FIX_TRUTH = "write it with numpy.savez(FILE, images=images, labels=labels)"
 _PICKLED = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt")
 _ONE_ARRAY = ".npy"
 
@@ -196,20 +196,20 @@ Found = TypeVar("Found")
 class StoredArrays(Mapping[str, np.ndarray]):
     """The arrays of a file by name. Reading one raises UsageError where the file is damaged or a value not finite."""
 
-    def __init__(self, path: Path, mend: str = MEND) -> None:
+    def __init__(self, path: Path, fix: str = FIX) -> None:
         """Reads names, types and shapes.
 
         Args:
-            mend: how the file is written again, where it cannot be read.
+            fix: how the file is written again, where it cannot be read.
 
         Raises:
             UsageError: there is no such file, or it is no plain archive of numbers; one line with a fix.
         """
-        self.path, self._grain, self._mend = path, 0.0, mend
+        self.path, self._grain, self._fix = path, 0.0, fix
         if path.suffix in _PICKLED:
             raise UsageError(f"{str(path)!r} may run code when it is loaded, and is not; {CONVERT}")
         if path.suffix == _ONE_ARRAY:
-            raise UsageError(f"{str(path)!r} is one array without a name; {mend}")
+            raise UsageError(f"{str(path)!r} is one array without a name; {fix}")
         find = in_safetensors if path.suffix == ".safetensors" else in_npz
         self._entries: dict[str, Entry] = self._with_file(find)
 
@@ -227,7 +227,7 @@ class StoredArrays(Mapping[str, np.ndarray]):
         found = self._with_file(self._entries[name].read)
         if not np.isfinite(found).all():
             trained = "the client's training diverged, and nothing can be read from it; capture another round"
-            said = trained if self._mend == MEND else f"no number; {self._mend}"
+            said = trained if self._fix == FIX else f"no number; {self._fix}"
             raise UsageError(f"{str(self.path)!r}: {quoted(name)} holds NaN or infinity: {said}")
         if found.dtype.kind == "f" and found.size:
             spacing = float(np.spacing(np.abs(found).max())) * self._entries[name].coarser
@@ -246,16 +246,16 @@ class StoredArrays(Mapping[str, np.ndarray]):
                 return read(stream)
         except Absent as problem:
             raise UsageError(
-                f"{str(self.path)!r} does not exist{other_beside(self.path.parent, self.path.stem)}; {self._mend}"
+                f"{str(self.path)!r} does not exist{other_beside(self.path.parent, self.path.stem)}; {self._fix}"
             ) from problem
         except UsageError:
             raise
         except Damaged as problem:
-            raise UsageError(f"{str(self.path)!r} {problem}; {self._mend}") from problem
+            raise UsageError(f"{str(self.path)!r} {problem}; {self._fix}") from problem
         except Exception as error:  # zipfile and numpy raise a dozen types for a damaged archive
             kind = self.path.suffix or "archive"
             raise UsageError(
-                f"{str(self.path)!r} is cut off, damaged, or no {kind} of plain arrays; {self._mend}"
+                f"{str(self.path)!r} is cut off, damaged, or no {kind} of plain arrays; {self._fix}"
             ) from error
 
 

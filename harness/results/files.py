@@ -39,8 +39,8 @@ _KINDS = {
 class Unreadable(UsageError):
     """A file that cannot be read. ``reason`` is a half-sentence about it."""
 
-    def __init__(self, path: Path, reason: str, mend: str = "name a plain file") -> None:
-        super().__init__(f"{str(path)!r} {reason}; {mend}")
+    def __init__(self, path: Path, reason: str, fix: str = "name a plain file") -> None:
+        super().__init__(f"{str(path)!r} {reason}; {fix}")
         self.reason = reason
 
     def __reduce__(self) -> tuple[type[UsageError], tuple[object, ...]]:
@@ -114,8 +114,8 @@ def _failed(path: Path, error: Exception) -> Unreadable:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return Absent(path, "does not exist", "check the path")
     problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    mend = "check its permissions" if isinstance(error, PermissionError) else "check the path"
-    return Unreadable(path, f"cannot be read ({problem.lower()})", mend)
+    fix = "check its permissions" if isinstance(error, PermissionError) else "check the path"
+    return Unreadable(path, f"cannot be read ({problem.lower()})", fix)
 
 
 # What is said of content that is not what it should be.
@@ -259,7 +259,7 @@ def first_problem(error: ValidationError) -> str:
 
 
 def read_stored(
-    path: Path, kind: type[Kind], parse: Callable[[bytes], object], mend: str, most: int = MOST_BYTES
+    path: Path, kind: type[Kind], parse: Callable[[bytes], object], fix: str, most: int = MOST_BYTES
 ) -> Kind:
     """The record in a file.
 
@@ -271,7 +271,7 @@ def read_stored(
     try:
         return checked(kind, parse(content))
     except Damaged as problem:
-        raise UsageError(f"{str(path)!r} {problem}; {mend}") from problem
+        raise UsageError(f"{str(path)!r} {problem}; {fix}") from problem
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -320,5 +320,5 @@ def _parse(file: Path, content: bytes) -> object:
         raise _wrong(file, str(problem), "run harness evaluate again; --resume keeps the finished cells") from problem
 
 
-def _wrong(file: Path, problem: str, mend: str) -> UsageError:
-    return UsageError(f"{str(file)!r} {problem}; {mend}")
+def _wrong(file: Path, problem: str, fix: str) -> UsageError:
+    return UsageError(f"{str(file)!r} {problem}; {fix}")

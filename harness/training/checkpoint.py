@@ -42,7 +42,7 @@ DOCUMENT = "training.json"
 _CHECKPOINT = "checkpoint.pt"
 _KEY = "noise.key"
 _KEY_BYTES = 32
-_MEND = "train again"
+_FIX = "train again"
 
 
 class _Memory(Stored):
@@ -209,7 +209,7 @@ def read_training(folder: Path) -> TrainDocument:
     """
     path = folder / DOCUMENT
     try:
-        document = read_stored(path, TrainDocument, parse_json, _MEND, MOST_OF_A_DOCUMENT)
+        document = read_stored(path, TrainDocument, parse_json, _FIX, MOST_OF_A_DOCUMENT)
     except Absent as error:
         raise UsageError(f"no training run in {str(folder)!r}; make one with: harness train --out {folder}") from error
     try:
@@ -217,7 +217,7 @@ def read_training(folder: Path) -> TrainDocument:
         settings.build_defense()
     except (Damaged, UsageError) as problem:
         words = str(problem).removeprefix("is damaged: ")
-        raise UsageError(f"{str(path)!r} has settings of no run ({words}); {_MEND}") from problem
+        raise UsageError(f"{str(path)!r} has settings of no run ({words}); {_FIX}") from problem
     return document.model_copy(update={"settings": settings.model_dump(mode="json")})
 
 

@@ -165,19 +165,19 @@ class NormsFolder:
         return [norms for norms, _ in read], read[0][1]
 
     def _read(self, number: int) -> tuple[RoundNorms, FixedNoise]:
-        mend = "train from the start with --bayesian and without --resume"
+        fix = "train from the start with --bayesian and without --resume"
         path = self._file(number)
         try:
             saved = parse_arrays(read_bytes(path), (*_DIMENSIONS, "noise", "names"))
             if problem := _problem(saved):
                 raise Damaged(f"is damaged: {problem}")
         except Absent as error:
-            raise UsageError(f"round {number} was trained without --bayesian; {mend}") from error
+            raise UsageError(f"round {number} was trained without --bayesian; {fix}") from error
         except Damaged as problem:
-            raise UsageError(f"{str(path)!r} {problem}; {mend}") from problem
+            raise UsageError(f"{str(path)!r} {problem}; {fix}") from problem
         place, run = saved["names"].tolist()
         if run != self._run:
-            raise UsageError(f"the norms of round {number} are of other settings; {mend}")
+            raise UsageError(f"the norms of round {number} are of other settings; {fix}")
         return RoundNorms(*(saved[name] for name in _DIMENSIONS)), FixedNoise(place, *saved["noise"].tolist())
 
     def _file(self, number: int) -> Path:

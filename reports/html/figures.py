@@ -183,7 +183,7 @@ def _cap(cell: CellResult, records: Sequence[VictimRecord]) -> float:
     return float(min(max(known, 1.0), 1e6))
 
 
-# Figure: what was measured from below, and what a theorem says from above, with blind luck between.
+# Figure: what was measured from below, and what a theorem says from above, with blind guesses between.
 
 _THEOREM_NOTE = (
     "The dot is what the attack reached, the bar its 95% interval, the short line in the page's ink what a blind guess "

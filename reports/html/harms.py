@@ -302,12 +302,12 @@ class _Looked:
         )
 
     def _guess(self, cell: CellResult, at: int) -> Sentence:
-        luck = cell.controls[at].by_luck
-        assert luck is not None
+        guess = cell.controls[at].by_luck
+        assert guess is not None
         source = self.files.cell(cell, "controls", at, "by_luck")
         return sentence(
-            "A guess that saw no update reaches {hit} of {of}.", hit=Field(str(luck.successes), f"{source}/successes"),
-            of=Field(str(luck.n), f"{source}/n"),
+            "A guess that saw no update reaches {hit} of {of}.", hit=Field(str(guess.successes), f"{source}/successes"),
+            of=Field(str(guess.n), f"{source}/n"),
         )  # fmt: skip
 
     def _unsettled(self, name: str, told: Sequence[Sentence], cell: CellResult | None = None) -> Harm:

@@ -1,4 +1,4 @@
-"""A person's mistakes in naming attacks and their settings are answered in one line that says how to mend them."""
+"""A person's mistakes in naming attacks and their settings are answered in one line that says how to fix them."""
 
 from typing import Any
 

@@ -14,7 +14,7 @@ from harness.attacks.candidates import dummy_gradient
 from harness.attacks.identify import Identify
 from harness.attacks.map import MaximumAPosteriori
 from harness.attacks.reference import run_reference
-from harness.attacks.residual import probability_sent, surprise
+from harness.attacks.residual import negative_log_likelihood, probability_sent
 from harness.base.vectors import clip
 from harness.observation import Choice, Chosen, Clipping, Law, Noise, Observation
 from harness.testing import digits
@@ -79,14 +79,19 @@ def test_both_cases_count_as_much_as_they_are_likely(law: Law, victims: Victims)
     )  # fmt: skip
     share = count / whole.target.shape[1]
     mixed = share * density((target - candidate).double() / 2) + (1 - share) * density(target.double() / 2)
-    torch.testing.assert_close(surprise(seen, candidate), -mixed.log().sum(1), rtol=1e-5, atol=0.0)
+    torch.testing.assert_close(negative_log_likelihood(seen, candidate), -mixed.log().sum(1), rtol=1e-5, atol=0.0)
 
 
 def test_noise_has_a_level_where_each_coordinate_has_its_own(victims: Victims) -> None:
     seen = sent_by(victims(4), largest=False)
     levels = torch.full_like(seen.target[0], DEVIATION)
     apart = replace(seen, noise=Noise("gaussian", levels))
-    torch.testing.assert_close(surprise(apart, seen.target / 2), surprise(seen, seen.target / 2), rtol=1e-5, atol=0.0)
+    torch.testing.assert_close(
+        negative_log_likelihood(apart, seen.target / 2),
+        negative_log_likelihood(seen, seen.target / 2),
+        rtol=1e-5,
+        atol=0.0,
+    )
 
 
 def test_what_was_left_out_protects_nobody(seen: Observation) -> None:
@@ -154,9 +159,9 @@ def test_every_look_may_have_others(victims: Victims) -> None:
         for times in range(4)
     )  # fmt: skip
     assert isinstance(mixed, Tensor)
-    torch.testing.assert_close(surprise(seen, candidate), -mixed.log().sum(1), rtol=1e-5, atol=0.0)
-    same = surprise(replace(seen, carrying=Chosen((count,), choice="unknown", looks=3)), candidate)
-    once = surprise(replace(seen, carrying=Chosen((count,), choice="chance")), candidate)
+    torch.testing.assert_close(negative_log_likelihood(seen, candidate), -mixed.log().sum(1), rtol=1e-5, atol=0.0)
+    same = negative_log_likelihood(replace(seen, carrying=Chosen((count,), choice="unknown", looks=3)), candidate)
+    once = negative_log_likelihood(replace(seen, carrying=Chosen((count,), choice="chance")), candidate)
     torch.testing.assert_close(same, once)
 
 
@@ -193,7 +198,10 @@ def test_zeros_that_are_seen_are_not_guessed(victims: Victims) -> None:
     candidate = torch.randn_like(shown.target)
     assert (probability_sent(shown, candidate) == 1).all()
     torch.testing.assert_close(
-        surprise(shown, candidate), surprise(replace(shown, carrying=None), candidate), rtol=1e-5, atol=0.0
+        negative_log_likelihood(shown, candidate),
+        negative_log_likelihood(replace(shown, carrying=None), candidate),
+        rtol=1e-5,
+        atol=0.0,
     )
 
 
@@ -202,6 +210,6 @@ def test_all_or_none_of_a_group_may_be_sent(victims: Victims) -> None:
     for count in (0, seen.target.shape[1]):
         for choice in get_args(Choice):
             candidate = seen.target.clone().requires_grad_(True)
-            loss = surprise(replace(seen, carrying=Chosen((count,), choice=choice)), candidate)
+            loss = negative_log_likelihood(replace(seen, carrying=Chosen((count,), choice=choice)), candidate)
             (slope,) = torch.autograd.grad(loss.sum(), candidate)
             assert loss.isfinite().all() and slope.isfinite().all()

@@ -62,7 +62,7 @@ def test_it_is_the_posterior_mean_of_a_linear_gaussian_problem() -> None:
         assert (expected - mean).abs().max() > 1e-2  # the gradient says something
 
 
-def test_it_withstands_noise_that_drowns_who_does_not_know_it(victims: Victims) -> None:
+def test_it_withstands_noise_that_stops_who_does_not_know_it(victims: Victims) -> None:
     seen, truth = noisy(victims(16), 0.03), digits(16)[0]
     informed = rmse(run_attack(MaximumAPosteriori(), seen).images, truth)
     misled = rmse(run_attack(MaximumAPosteriori(), replace(seen, noise=Noise("gaussian", 0.003))).images, truth)

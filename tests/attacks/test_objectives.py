@@ -137,7 +137,7 @@ def test_scale_free_distance_does_not_vanish_for_another_direction_or_sign(objec
     turned[:, :3] = target[:, :3].roll(1, 1)
     assert SCALE_FREE[objective](turned, target, GROUPS).min() > 1e-3
     whole = target * torch.tensor([2.0, 1.0, 1.0], dtype=torch.float64).repeat_interleave(torch.tensor(GROUPS))
-    assert SCALE_FREE[objective](whole, target, (sum(GROUPS),)).min() > 1e-3  # one scale cannot mend three
+    assert SCALE_FREE[objective](whole, target, (sum(GROUPS),)).min() > 1e-3  # one scale cannot fix three
 
 
 @pytest.mark.parametrize("objective", ["l2", "cosine"])

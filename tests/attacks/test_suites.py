@@ -111,8 +111,8 @@ MISTAKES: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("case", MISTAKES)
 def test_mistakes(case: str) -> None:
-    call, mend = MISTAKES[case]
-    with pytest.raises(UsageError, match=mend) as caught:
+    call, fix = MISTAKES[case]
+    with pytest.raises(UsageError, match=fix) as caught:
         call()
     assert "\n" not in str(caught.value)
 

@@ -31,7 +31,7 @@ def test_json_has_a_row_per_defense_canary_and_seed(harness: Callable, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "mend"),
+    ("arguments", "fix"),
     [
         ((), "add --defense fed_acdp"),
         (("--defense", "fed_acpd"), "did you mean"),
@@ -45,10 +45,10 @@ def test_json_has_a_row_per_defense_canary_and_seed(harness: Callable, tmp_path:
         (("--defense", "fed_cdp", "--out", "/dev/null/a.json", *QUICK), "--out"),
     ],
 )
-def test_mistakes(harness: Callable, arguments: tuple[str, ...], mend: str) -> None:
+def test_mistakes(harness: Callable, arguments: tuple[str, ...], fix: str) -> None:
     code, out, err = harness("audit", *arguments)
     assert (code, out) == (2, "")
-    assert mend in err
+    assert fix in err
     assert err.count("\n") == 1
 
 

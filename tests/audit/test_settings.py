@@ -75,7 +75,7 @@ def test_a_claim_of_ones_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "mend"),
+    ("wrong", "fix"),
     [
         ({"defense": "fed_cpd"}, "did you mean 'fed_cdp'"),
         ({"defense_args": {"sigma": -1}}, "sigma"),
@@ -107,6 +107,6 @@ def test_a_claim_of_ones_own() -> None:
         ({"defense": "secagg_ddp", "defense_args": {"dropouts": 10}}, "raise --clients-per-round"),
     ],
 )
-def test_mistakes_name_their_mend(wrong: dict[str, Any], mend: str) -> None:
-    with pytest.raises(UsageError, match=mend):
+def test_mistakes_name_their_fix(wrong: dict[str, Any], fix: str) -> None:
+    with pytest.raises(UsageError, match=fix):
         audit_settings(**wrong)

@@ -8,7 +8,7 @@ import pytest
 
 from harness.base import progress as module
 from harness.base.progress import counted, in_words, progress, within
-from harness.evaluation.watching import Outlook
+from harness.evaluation.watching import RunForecast
 from harness.experiment import cell_settings
 
 
@@ -122,15 +122,15 @@ def test_an_error_inside_passes_through(clock: list[float], capsys: pytest.Captu
 )
 def test_cells_are_counted_and_their_controls_are_not(at_hand: list[int], titles: list[str]) -> None:
     """Cells that an earlier run left are done at once, wherever they stand."""
-    cells, outlook, found = [cell_settings(victims=count) for count in (3, 4, 5)], Outlook(), []
+    cells, forecast, found = [cell_settings(victims=count) for count in (3, 4, 5)], RunForecast(), []
     done = [cells[place] for place in at_hand]
-    with outlook.over([*cells, cells[0]], done.__contains__):
+    with forecast.over([*cells, cells[0]], done.__contains__):
         for one in cells:
             if one in done:
                 continue
-            with outlook.at(one, None), progress("x", 1) as bar:
+            with forecast.at(one, None), progress("x", 1) as bar:
                 found.append(bar.title)
-                with outlook.at(one, "positive"), progress("x", 1) as bar:
+                with forecast.at(one, "positive"), progress("x", 1) as bar:
                     assert bar.title == f"{found[-1].removesuffix(', x')}, its control positive, x"
     assert found == [f"{title}, x" for title in titles]
 

@@ -33,7 +33,7 @@ def test_skellam_is_for_renyi_curves(harness: Callable) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "mend"),
+    ("options", "fix"),
     [
         (("--mechanism", "laplace"), "choose gaussian, skellam"), (("--clients", "0"), "at least 1"),
         (("--mechanism", "skellam", "--layers", "3"), "leave --layers"),
@@ -41,8 +41,8 @@ def test_skellam_is_for_renyi_curves(harness: Callable) -> None:
         (("--mechanism", "skellam", "--accountant", "pld"), "choose --accountant rdp"),
     ],
 )  # fmt: skip
-def test_mistakes(harness: Callable, options: tuple[str, ...], mend: str) -> None:
+def test_mistakes(harness: Callable, options: tuple[str, ...], fix: str) -> None:
     finished = harness("account", "--sigma", "1", "--sampling-rate", "0.1", "--steps", "5", *options)
     assert finished.code == 2
-    assert mend in finished.err
+    assert fix in finished.err
     assert len(finished.err.strip().splitlines()) == 1

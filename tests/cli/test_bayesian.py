@@ -39,7 +39,7 @@ def test_account_gives_the_runs_own_rows(harness: Harness, trained: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "mend"),
+    ("arguments", "fix"),
     [
         (("--training", "training", "--sigma", "3"), "--sigma does not go with --training"),
         (("--training", "training", "--accountant", "pld"), "--accountant does not go with --training"),
@@ -49,9 +49,9 @@ def test_account_gives_the_runs_own_rows(harness: Harness, trained: str) -> None
         (("--sigma", "3", "--steps", "1", "--direction", "L"), "add --training FOLDER"),
     ],
 )
-def test_mistakes(harness: Harness, trained: str, arguments: tuple[str, ...], mend: str) -> None:
+def test_mistakes(harness: Harness, trained: str, arguments: tuple[str, ...], fix: str) -> None:
     finished = harness("account", *arguments)
-    assert finished.code == 2 and mend in finished.err and len(finished.err.splitlines()) == 1
+    assert finished.code == 2 and fix in finished.err and len(finished.err.splitlines()) == 1
 
 
 def test_a_run_without_notes(harness: Harness) -> None:

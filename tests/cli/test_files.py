@@ -121,9 +121,9 @@ def types(folder: Path) -> list[tuple[str, int]]:
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize(("line", "mend"), [*READING.values(), *WRITING.values()], ids=[*READING, *WRITING])
+@pytest.mark.parametrize(("line", "fix"), [*READING.values(), *WRITING.values()], ids=[*READING, *WRITING])
 def test_one_line_and_nothing_is_touched(
-    harness: Callable[..., Any], tmp_path: Path, line: str, mend: str, monkeypatch: pytest.MonkeyPatch
+    harness: Callable[..., Any], tmp_path: Path, line: str, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.cli.audit.audit", lambda *_: pytest.fail("computed before it looked"))
     before = types(tmp_path)
@@ -131,7 +131,7 @@ def test_one_line_and_nothing_is_touched(
         finished = harness(*shlex.split(line))
     assert (finished.code, finished.out) == (2, "")
     assert finished.err.startswith("harness: ") and finished.err.count("\n") == 1
-    assert mend in finished.err
+    assert fix in finished.err
     assert [one for one in types(tmp_path) if one in before] == before
 
 

@@ -53,9 +53,9 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("call", "mend"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_names_its_mend(call: Callable[[], Any], mend: str, harness: Harness) -> None:
-    with pytest.raises(UsageError, match=mend):
+@pytest.mark.parametrize(("call", "fix"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_names_its_fix(call: Callable[[], Any], fix: str, harness: Harness) -> None:
+    with pytest.raises(UsageError, match=fix):
         call()
 
 

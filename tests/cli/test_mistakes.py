@@ -1,4 +1,4 @@
-"""Every user's mistake: exit code 2, one line on standard error that names the mend, nothing on standard output."""
+"""Every user's mistake: exit code 2, one line on standard error that names the fix, nothing on standard output."""
 
 import shlex
 import shutil
@@ -218,14 +218,14 @@ def files(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize(("line", "mend"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_one_line_that_names_the_mend(harness: Callable[..., Any], line: str, mend: str) -> None:
+@pytest.mark.parametrize(("line", "fix"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_one_line_that_names_the_fix(harness: Callable[..., Any], line: str, fix: str) -> None:
     finished = harness(*shlex.split(line))
     assert finished.code == 2
     assert finished.out == ""
     assert finished.err.startswith("harness: ")
     assert finished.err.count("\n") == 1
-    assert mend in finished.err
+    assert fix in finished.err
 
 
 def test_a_gpu_asked_for_where_there_is_none(harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

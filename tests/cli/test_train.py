@@ -62,7 +62,7 @@ def test_the_table_and_going_on(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "mend"),
+    ("arguments", "fix"),
     [
         (("--clients-per-round", "11"), "lower clients_per_round"),
         (("--clients", "0"), "clients"),
@@ -78,9 +78,9 @@ def test_the_table_and_going_on(harness: Harness) -> None:
         (("--dataset", "nowhere.npz"), "nowhere.npz"),
     ],
 )
-def test_mistakes(harness: Harness, arguments: tuple[str, ...], mend: str) -> None:
+def test_mistakes(harness: Harness, arguments: tuple[str, ...], fix: str) -> None:
     finished = harness(*TINY, *arguments)
-    assert finished.code == 2 and mend in finished.err and len(finished.err.splitlines()) == 1
+    assert finished.code == 2 and fix in finished.err and len(finished.err.splitlines()) == 1
 
 
 @pytest.mark.slow
@@ -104,10 +104,10 @@ def test_a_kept_model_is_attacked_as_it_was_trained(harness: Harness) -> None:
     (cell,) = [cell for cell in json.loads(other.out)["cells"] if cell["role"] == "cell"]
     assert cell["defense"] == "fed_sdp"
     assert all("had it been trained under this" in one["notes"] for one in cell["privacy"] if one["epsilon"])
-    for extra, mend in (
+    for extra, fix in (
         (("--round", "1"), "train with --keep-rounds 1"),
         (("--training", "elsewhere"), "no training run in 'elsewhere'"),
         (("--weights", "training/models/round_00002.pt"), "choose one"),
     ):
         wrong = harness(*attack, *extra)
-        assert wrong.code == 2 and mend in wrong.err and len(wrong.err.splitlines()) == 1
+        assert wrong.code == 2 and fix in wrong.err and len(wrong.err.splitlines()) == 1

@@ -140,7 +140,7 @@ def test_failed_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_fetch_mends_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_fixes_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(root: Path, content: bytes) -> None:
         raw = root / "MNIST" / "raw"
         raw.mkdir(parents=True)

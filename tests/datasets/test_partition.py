@@ -80,7 +80,7 @@ def test_sorted_clients_share_nothing_and_hold_runs_of_labels(level: float, most
 
 
 @pytest.mark.parametrize(
-    ("arguments", "mend"),
+    ("arguments", "fix"),
     [
         ((10, 20, "rings", 0.5), "choose iid, shards"),
         ((10, 601, "iid", 0.5), "lower it"),
@@ -90,6 +90,6 @@ def test_sorted_clients_share_nothing_and_hold_runs_of_labels(level: float, most
         ((0, 20, "iid", 0.5), "at least one example"),
     ],
 )
-def test_mistakes(arguments: tuple[int, int, str, float], mend: str) -> None:
-    with pytest.raises(UsageError, match=mend):
+def test_mistakes(arguments: tuple[int, int, str, float], fix: str) -> None:
+    with pytest.raises(UsageError, match=fix):
         split_clients(LABELS, *arguments, 0)

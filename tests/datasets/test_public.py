@@ -112,7 +112,7 @@ def test_rows_of_a_table_are_compared_as_they_are(own: Own) -> None:
         ((29, 1, 8, 8), 10, 1.0, None),
     ],
 )
-def test_unfit_public_data_are_refused_with_the_mend(
+def test_unfit_public_data_are_refused_with_the_fix(
     own: Own, shape: tuple[int, ...], classes: int, scale: float, said: str | None
 ) -> None:
     choice = own(torch.rand(shape) * scale, torch.arange(shape[0]) % classes)

@@ -82,7 +82,7 @@ def test_a_batch_without_gradients_gives_itself_away(mode: str, convention: str)
         guesses += [not outputs[0].any(), bool(outputs[1].all())]
     assert all(guesses)
     facts = PrivacyFacts(Cohort(rounds=3), tensors=2)
-    # Fed-CDP's fixed noise, by contrast, drowns the empty batch like any other.
+    # Fed-CDP's fixed noise, by contrast, covers the empty batch like any other.
     assert [s.guarantee for s in build(DEFENSES, "fed_acdp", settings).statements(facts)] == ["none"]
 
 

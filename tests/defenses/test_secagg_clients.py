@@ -138,25 +138,25 @@ def test_the_claim_is_that_of_the_worst_placed_client() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "mend"),
+    ("settings", "fix"),
     [
         ({"mechanism": "skellam", "clips": "1,2"}, "share no grid; use mechanism=gaussian"),
         ({"clips": "1,0"}, "clips"), ({"noises": "1,-2"}, "noises"), ({"learning_rates": "1,inf"}, "learning_rates"),
         ({"local_steps": "0"}, "local_steps"), ({"local_steps": "1,x"}, "local_steps"),
     ],
 )  # fmt: skip
-def test_impossible_differences_are_refused(settings: dict[str, Any], mend: str) -> None:
-    with pytest.raises(UsageError, match=mend):
+def test_impossible_differences_are_refused(settings: dict[str, Any], fix: str) -> None:
+    with pytest.raises(UsageError, match=fix):
         secure(**settings)
 
 
 @pytest.mark.parametrize(
-    ("settings", "clients", "mend"),
+    ("settings", "clients", "fix"),
     [
         ({"local_steps": f"1,{STEPS + 1}"}, CLIENTS, "client 1 is to take 5 local steps of a round's 4"),
         ({"clips": "1,2"}, 2 * CLIENTS, "must all take part in every round, here 6 of 12 do"),
     ],
 )
-def test_differences_that_do_not_fit_the_run_are_refused(settings: dict[str, Any], clients: int, mend: str) -> None:
-    with pytest.raises(UsageError, match=mend):
+def test_differences_that_do_not_fit_the_run_are_refused(settings: dict[str, Any], clients: int, fix: str) -> None:
+    with pytest.raises(UsageError, match=fix):
         secure(**settings).statements(PrivacyFacts(Cohort(clients, CLIENTS, 5, STEPS, BATCH), 2, parameters=4000))

@@ -114,7 +114,7 @@ def test_clients_of_other_seeds_have_their_own_rotation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "clients", "mend"),
+    ("settings", "clients", "fix"),
     [
         ({}, 5, "5 clients are there for a secure sum, 6 are needed"),
         ({"dropouts": 5}, 1, "1 clients are there for a secure sum, 2 are needed"),
@@ -127,8 +127,8 @@ def test_clients_of_other_seeds_have_their_own_rotation() -> None:
         ({"threshold": 7}, CLIENTS, "threshold must be 2 to 6"),
     ],
 )
-def test_sums_that_would_not_hold_are_refused(settings: dict[str, Any], clients: int, mend: str) -> None:
-    with pytest.raises(UsageError, match=mend):
+def test_sums_that_would_not_hold_are_refused(settings: dict[str, Any], clients: int, fix: str) -> None:
+    with pytest.raises(UsageError, match=fix):
         play(secure(**settings), context(clients=clients), gradients(clients))
 
 

@@ -1,4 +1,4 @@
-"""Bad settings are refused with one line that names the mend."""
+"""Bad settings are refused with one line that names the fix."""
 
 from dataclasses import fields
 from typing import Any

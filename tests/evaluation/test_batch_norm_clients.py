@@ -13,7 +13,7 @@ from harness.attacks.candidates import dummy_gradient
 from harness.base.building import build
 from harness.base.errors import UsageError
 from harness.defenses import DEFENSES, Cohort, Custom, Defense, Operation, Point
-from harness.evaluation.controls import drowned_control
+from harness.evaluation.controls import high_noise_control
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings, cell_settings
 from harness.observation import Observation
@@ -160,6 +160,6 @@ def test_what_travels_is_in_the_document_and_no_epsilon_covers_it(small: Any, tm
     assert all(one.guarantee == "none" and "running statistics" in one.notes for one in sent.privacy)
     assert any(one.guarantee != "none" for one in hidden.privacy)
     # Beside a hundred times the noise statistics would still travel as they are.
-    drowned = [one for one in document.cells if one.control == "noise_x100" and one.model == "resnet8"]
-    assert drowned and {one.batch_norm for one in drowned} == {"hidden"}
-    assert drowned_control(cells[0]).batch_norm is None
+    high_noise = [one for one in document.cells if one.control == "noise_x100" and one.model == "resnet8"]
+    assert high_noise and {one.batch_norm for one in high_noise} == {"hidden"}
+    assert high_noise_control(cells[0]).batch_norm is None

@@ -1,4 +1,4 @@
-"""Beside an informed attack stands a guess that saw no gradient: what it reaches is luck, and it must not leak."""
+"""Beside an informed attack stands a guess that saw no gradient: what it reaches is chance, and it must not leak."""
 
 from dataclasses import replace
 from pathlib import Path

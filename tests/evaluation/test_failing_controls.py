@@ -76,9 +76,9 @@ def test_an_attack_that_reads_through_a_hundredfold_noise_makes_the_run_invalid(
 ) -> None:
     monkeypatch.setattr(attacking, "run_attack", oracle)
     document = small.play([small.cell(defense="fed_cdp")], tmp_path)
-    drowned = [made for made in document.cells if made.control == "noise_x100"]
-    assert [made.seeds for made in drowned] == [[0], [1_000_003]]
-    assert all(made.lineup.p_value is not None and made.lineup.p_value < 1e-4 for made in drowned)
+    high_noise = [made for made in document.cells if made.control == "noise_x100"]
+    assert [made.seeds for made in high_noise] == [[0], [1_000_003]]
+    assert all(made.lineup.p_value is not None and made.lineup.p_value < 1e-4 for made in high_noise)
     assert not document.valid
     assert "negative control noise_x100 failed for cpl against fed_cdp at T2.step" in (document.valid_reason or "")
 

@@ -14,14 +14,14 @@ from harness.attacks import Identifier
 from harness.attacks.among import Public
 from harness.attacks.identify import Identify
 from harness.base.kinds import kind_of
-from harness.evaluation.controls import drowned_control, drowning
+from harness.evaluation.controls import hiding_factor, high_noise_control
 from harness.evaluation.identifying import _Lineups, identify_scene
 from harness.evaluation.observe import Stage
 from harness.observation import Noise, Observation
 from harness.results import CellResult
 
 NOISY = {"defense": "noise", "defense_args": {"applies_to": "gradient", "amount": 0.01}}
-DROWNED = {"defense": "noise", "defense_args": {"applies_to": "gradient", "amount": 30.0}}
+HIGH_NOISE = {"defense": "noise", "defense_args": {"applies_to": "gradient", "amount": 30.0}}
 
 
 def cells_of(small: Any, folder: Path, **values: Any) -> list[CellResult]:
@@ -64,7 +64,7 @@ def test_it_identifies_through_weak_noise_and_leaks_nothing(small: Any, tmp_path
 
 def test_through_strong_noise_nobody_is_told(small: Any, tmp_path: Path) -> None:
     document = small.play(
-        [small.cell(attack="identify", attack_args={}, model="logistic", victims=96, **DROWNED)], tmp_path,
+        [small.cell(attack="identify", attack_args={}, model="logistic", victims=96, **HIGH_NOISE)], tmp_path,
         chunk=2_000,
     )  # fmt: skip
     made = asked(document.cells)
@@ -76,7 +76,7 @@ def test_through_strong_noise_nobody_is_told(small: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("attack", ["analytic", "spear"])
-def test_next_to_no_noise_is_drowned_too(attack: str, small: Any, tmp_path: Path) -> None:
+def test_next_to_no_noise_is_high_noise_too(attack: str, small: Any, tmp_path: Path) -> None:
     """A hundred times of it is still next to none, to who does not know it as well."""
     weak = small.cell(
         defense="noise", defense_args={"amount": 1e-6, "applies_to": "gradient"}, attack=attack, attack_args={},
@@ -86,15 +86,15 @@ def test_next_to_no_noise_is_drowned_too(attack: str, small: Any, tmp_path: Path
     assert document.valid and document.cells[0].verdict == "leaks"
 
 
-def test_noise_is_drowned_for_who_knows_it(small: Any) -> None:
+def test_noise_is_high_noise_for_who_knows_it(small: Any) -> None:
     """A hundred times little is little: where the noise is weak the control has more."""
     stage = Stage(Path("no data root"), 64)
     weak = small.cell(attack="identify", attack_args={}, model="logistic", victims=6, **NOISY)
     quiet, noisy = (stage.set(weak.model_copy(update={"noise_scale": scale})).observation for scale in (0.0, 1.0))
-    times = drowning(quiet, noisy)
+    times = hiding_factor(quiet, noisy)
     assert times == pytest.approx(50 * float(quiet.target.norm(dim=1).max()) / 0.01, rel=0.1) and times > 100
-    assert drowning(quiet, replace(noisy, target=noisy.target * 1e4)) == 100
-    assert drowned_control(weak, times).noise_scale == times and drowned_control(weak).noise_scale == 100
+    assert hiding_factor(quiet, replace(noisy, target=noisy.target * 1e4)) == 100
+    assert high_noise_control(weak, times).noise_scale == times and high_noise_control(weak).noise_scale == 100
 
 
 def test_without_a_defense_it_is_its_own_control(small: Any, tmp_path: Path) -> None:

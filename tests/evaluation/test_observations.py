@@ -124,8 +124,8 @@ def test_a_document_says_how_often_and_what_that_costs(small: Any, tmp_path: Pat
         assert after.epsilon == before.epsilon
         assert ("4 compositions" in after.notes) == (after.epsilon is not None)
         assert "compositions" not in before.notes
-    drowned = [made for made in document.cells if made.control == "noise_x100"]
-    assert [made.defense_args["noise_scale"] for made in drowned] == [100, 200]
+    high_noise = [made for made in document.cells if made.control == "noise_x100"]
+    assert [made.defense_args["noise_scale"] for made in high_noise] == [100, 200]
     assert len([made for made in document.cells if made.control == "positive"]) == 1
     again = small.play([small.cell(**noisy, observations=looks) for looks in (1, 4)], tmp_path, resume=True)
     assert small.numbers(again) == small.numbers(document)

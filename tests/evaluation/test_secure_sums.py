@@ -81,10 +81,10 @@ def test_a_cell_runs_with_its_controls(small: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "mend"), [({"clients_per_round": 1}, "raise clients_per_round"), ({"victims": 500}, "ask for fewer")]
+    ("settings", "fix"), [({"clients_per_round": 1}, "raise clients_per_round"), ({"victims": 500}, "ask for fewer")]
 )
-def test_impossible_rounds_are_refused(scene: Any, settings: dict[str, Any], mend: str) -> None:
-    with pytest.raises(UsageError, match=mend):
+def test_impossible_rounds_are_refused(scene: Any, settings: dict[str, Any], fix: str) -> None:
+    with pytest.raises(UsageError, match=fix):
         scene(**settings)
 
 

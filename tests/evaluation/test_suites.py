@@ -161,9 +161,9 @@ def test_the_spread_of_a_prior_is_that_of_its_draws() -> None:
 
 
 @pytest.fixture(scope="module")
-def drowned(small: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[CellSettings], Path, ResultDocument]:
+def high_noise(small: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[CellSettings], Path, ResultDocument]:
     """Two members under so much noise that labels are guesses: one that uses labels, one that does not."""
-    folder = tmp_path_factory.mktemp("drowned")
+    folder = tmp_path_factory.mktemp("high_noise")
     values = {"victims": 24, "defense": ("fed_cdp", {"sigma": 60.0})}
     grid = {"attack": [("auto", {})], "defense": [values.pop("defense")]}
     own = {"dataset": "digits", "model": "logistic", "prior": "auto", "device": "cpu", **values}
@@ -171,8 +171,8 @@ def drowned(small: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[
     return cells, folder, small.play(cells, folder)
 
 
-def test_where_labels_are_guessed_who_uses_them_is_told(drowned: Any) -> None:
-    _, _, document = drowned
+def test_where_labels_are_guessed_who_uses_them_is_told(high_noise: Any) -> None:
+    _, _, document = high_noise
     asked = [cell for cell in document.cells if cell.role == "cell"]
     assert [(cell.attack, cell.labels) for cell in asked] == [
         ("analytic", "inferred"), ("map", "inferred"), ("map", "known"),
@@ -184,6 +184,6 @@ def test_where_labels_are_guessed_who_uses_them_is_told(drowned: Any) -> None:
     assert [one.told for one in row.attacks] == [False, False, True]
 
 
-def test_a_resumed_run_takes_over_who_was_told(small: Any, drowned: Any) -> None:
-    cells, folder, document = drowned
+def test_a_resumed_run_takes_over_who_was_told(small: Any, high_noise: Any) -> None:
+    cells, folder, document = high_noise
     assert small.play(cells, folder, resume=True).cells == document.cells

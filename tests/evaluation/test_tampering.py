@@ -196,7 +196,7 @@ def test_clients_may_refuse_a_module_that_was_not_agreed_on(scene: Any, defense:
         ({"prior": "none"}, "from public data; use --prior auto"),
     ],
 )
-def test_mistakes_of_sums_are_told_with_their_mend(scene: Any, settings: Any, told: str) -> None:
+def test_mistakes_of_sums_are_told_with_their_fix(scene: Any, settings: Any, told: str) -> None:
     common = {"attack": "loki", "defense": "secagg_ddp", "tap": "T0.in", "victims": 2, "clients_per_round": 4}
     with pytest.raises(UsageError, match=told):
         scene(**common | settings)

@@ -10,11 +10,11 @@ import torch
 from harness.attacks import reconstructing
 from harness.base.progress import progress
 from harness.evaluation import watching
-from harness.evaluation.watching import Foresight, Outlook, work_of
+from harness.evaluation.watching import AttackForecast, RunForecast, work_of
 from harness.experiment import cell_settings
 from harness.federation.taps import SURFACES
 
-MEND = "; use --device cuda, fewer --victims, or --attack analytic for a shorter run"
+FIX = "; use --device cuda, fewer --victims, or --attack analytic for a shorter run"
 EARLY = " (hopeless starts end early, here at iteration 30 of 500)"
 CELL = cell_settings(dataset="digits", victims=64, attack_args={"max_iterations": 500, "restarts": 2})
 
@@ -50,12 +50,12 @@ def test_a_few_iterations_tell(
 
     told = list[int]()
     with caplog.at_level(logging.WARNING), progress("attacking", 64) as bar:
-        watched = Foresight(observer, bar, 64, reconstructing(CELL.build_attack()), CELL, ahead)  # type: ignore[arg-type]
+        watched = AttackForecast(observer, bar, 64, reconstructing(CELL.build_attack()), CELL, ahead)  # type: ignore[arg-type]
         for iteration in range(1, 20):
             now[0] += first if iteration == 1 and first != 1000 else each
             watched(torch.arange(32), torch.zeros(32), iteration, torch.zeros(32))
     assert seen == list(range(1, 20))
-    expected = [f"harness: 64 victims x cpl take {said}{EARLY}{MEND}"] if said else []
+    expected = [f"harness: 64 victims x cpl take {said}{EARLY}{FIX}"] if said else []
     assert [record.getMessage() for record in caplog.records] == expected
     assert (told.index(1) if said else None) == at
 
@@ -68,16 +68,16 @@ def test_where_nobody_is_given_up_there_is_one_time(
     monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: now[0]))
     settings = CELL.model_copy(update={"attack_args": {"max_iterations": 500, **never}})
     with caplog.at_level(logging.WARNING), progress("attacking", 64) as bar:
-        watched = Foresight(None, bar, 64, reconstructing(settings.build_attack()), settings, Outlook())
+        watched = AttackForecast(None, bar, 64, reconstructing(settings.build_attack()), settings, RunForecast())
         for iteration in range(1, 8):
             now[0] += 3.6
             watched(torch.arange(64), torch.zeros(64), iteration, torch.zeros(64))
-    assert caplog.messages == [f"harness: 64 victims x cpl take at most 30 minutes here{MEND}"]
+    assert caplog.messages == [f"harness: 64 victims x cpl take at most 30 minutes here{FIX}"]
 
 
 def test_what_is_under_way_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     with progress("attacking", 64, "victims") as bar:
-        watched = Foresight(None, bar, 64, reconstructing(CELL.build_attack()), CELL)
+        watched = AttackForecast(None, bar, 64, reconstructing(CELL.build_attack()), CELL)
         shown = list[float]()
         monkeypatch.setattr(bar, "under_way", lambda part, note: shown.append(part))
         for rows, iteration in ((32, 1), (32, 250), (32, 500)):
@@ -99,7 +99,7 @@ def test_time_left_goes_by_rows_that_ended(mean: float, monkeypatch: pytest.Monk
     lives = torch.empty(4, 32).exponential_(1 / mean, generator=random).ceil().clamp(max=500)
     total, early, said = float(lives.sum()), float("nan"), ""
     with progress("attacking", 64, "victims", at_most=True) as bar:
-        watched = Foresight(None, bar, 64, reconstructing(CELL.build_attack()), CELL)
+        watched = AttackForecast(None, bar, 64, reconstructing(CELL.build_attack()), CELL)
         for turn in lives:
             for iteration in range(1, int(turn.max()) + 1):
                 going = int((turn >= iteration).sum())
@@ -144,8 +144,8 @@ PLANS = {
 @pytest.mark.parametrize(("cells", "at_hand", "left"), PLANS.values(), ids=PLANS)
 def test_work_ahead(cells: list[Any], at_hand: list[int], left: int) -> None:
     """While the first cell is attacked."""
-    outlook = Outlook()
+    forecast = RunForecast()
     done = [cells[place] for place in at_hand]
-    with outlook.over(cells, done.__contains__), outlook.at(cells[0], None):
-        assert outlook.work_left() == left
-        assert outlook.work_left(early=True) == left * EARLIER / 10
+    with forecast.over(cells, done.__contains__), forecast.at(cells[0], None):
+        assert forecast.work_left() == left
+        assert forecast.work_left(early=True) == left * EARLIER / 10

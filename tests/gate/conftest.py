@@ -54,7 +54,7 @@ def cell() -> Made:
 class GateRun(Run):
     """A run without the hundredfold noise: the gate does not read that control, and it costs the most."""
 
-    def _drowned(self, settings: CellSettings) -> Control:
+    def _high_noise(self, settings: CellSettings) -> Control:
         return Control(name="noise_x100", held=True, detail="left out")
 
 

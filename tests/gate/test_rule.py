@@ -109,7 +109,7 @@ def succeeding(cell: Made, hits: int, victims: int = 64, **settings: Any) -> Gat
 def test_successes_are_tested_wherever_they_began(
     cell: Made, before: int, after: int, victims: int, settings: dict[str, Any], said: str
 ) -> None:
-    """Of 1,000 victims 90 are less than a tenth, but more than a resilience allows; 60 more of 300 are luck to nobody,
+    """Of 1,000 victims 90 are less than a tenth, but more than a resilience allows; 60 more of 300 are chance to none,
     and less than counts."""
     old, new = (succeeding(cell, hits, victims, **settings) for hits in (before, after))
     (found,) = verdict([old], [new]).findings

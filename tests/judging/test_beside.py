@@ -16,7 +16,7 @@ from harness.judging.beside import ALONE, MEMBERSHIP, WHO, _of_one_step, compani
 from harness.judging.capture import CaptureRecord, read_capture
 from harness.judging.declared import Group, groups_of
 from harness.judging.federation import federations
-from harness.judging.stage import CapturedStage, Kin, kin_of
+from harness.judging.stage import CapturedStage, PublicSplit, public_split
 from harness.reports.html import judged
 from harness.scoring.strongest import NO_TIME
 
@@ -24,20 +24,20 @@ Federation = Callable[..., list[Path]]
 ROOT = Path("none")
 
 
-def captured_groups(folders: list[Path], optimizer: str, attacks: list[str]) -> tuple[list[Group], Kin]:
+def captured_groups(folders: list[Path], optimizer: str, attacks: list[str]) -> tuple[list[Group], PublicSplit]:
     for folder in folders:
         facts = json.loads((folder / "capture.json").read_text())
         (folder / "capture.json").write_text(json.dumps(facts | {"optimizer": optimizer}))
     clients = federations([read_capture(folder) for folder in folders])
-    return groups_of(clients, "clients", attacks, "digits", "cpu"), kin_of(clients, "digits", ROOT)
+    return groups_of(clients, "clients", attacks, "digits", "cpu"), public_split(clients, "digits", ROOT)
 
 
 def test_labels_are_counted_where_gradients_add_up(federation: Federation) -> None:
-    groups, kin = captured_groups(federation(3, batch=4, steps=2), "sgd", ["cpl", "identify"])
-    found = label_counts([group.captured for group in groups], kin)
+    groups, split = captured_groups(federation(3, batch=4, steps=2), "sgd", ["cpl", "identify"])
+    found = label_counts([group.captured for group in groups], split)
     assert found.count == 24 and found.p_value is not None and found.p_value < 0.001
     assert found.found is not None and found.chance is not None and found.found > 20 > found.chance
-    (alone,) = companions(groups, kin, ROOT)  # who took part is asked for already
+    (alone,) = companions(groups, split, ROOT)  # who took part is asked for already
     assert alone.name == ALONE and [cell.attack for cell in alone.cells] == ["identify", "cpl"]
     assert alone.captured.clients == 8 and alone.captured.examples == 1 and bool(alone.captured.target.any())
 
@@ -47,8 +47,8 @@ def test_clients_who_share_images_are_one_draw_of_labels(federation: Federation)
     p_values = list[float]()
     for count in (1, 8):
         folders = federation(count, batch=2, same_data=True, apart=True, name=f"of {count}")
-        groups, kin = captured_groups(folders, "sgd", ["cpl"])
-        p_values.append(label_counts([group.captured for group in groups], kin).p_value or 0.0)
+        groups, split = captured_groups(folders, "sgd", ["cpl"])
+        p_values.append(label_counts([group.captured for group in groups], split).p_value or 0.0)
     assert p_values[0] > 0.005 and p_values[1] > 0.5 * p_values[0]
 
 
@@ -82,17 +82,17 @@ def test_what_one_step_tells_is_said_as_it_was(
 
 
 def test_members_are_told_after_steps_of_adam(federation: Federation) -> None:
-    groups, kin = captured_groups(federation(3, batch=2, steps=2, adam=True), "adam", ["cpl", "identify"])
-    said = label_counts([group.captured for group in groups], kin).said
+    groups, split = captured_groups(federation(3, batch=2, steps=2, adam=True), "adam", ["cpl", "identify"])
+    said = label_counts([group.captured for group in groups], split).said
     assert said.startswith("label counts cannot be read: 2 step(s) of adam send no sum of gradients")
-    who, alone = companions(groups, kin, ROOT)
+    who, alone = companions(groups, split, ROOT)
     assert (who.name, who.cells[0].attack, alone.cells[0].attack) == (WHO, MEMBERSHIP, MEMBERSHIP)
     for group, most in ((who, 0.35), (alone, 0.15)):
         ranks = []
-        scene = CapturedStage(ROOT, 64, group.captured, group.cell, kin.look_alikes, kin.public).set(group.cells[0])
+        scene = CapturedStage(ROOT, 64, group.captured, group.cell, split.look_alikes, split.public).set(group.cells[0])
         for row, (images, labels) in enumerate(zip(scene.truth.images, scene.truth.labels, strict=True)):
             for image, label in zip(images, labels, strict=True):
-                others = kin.look_alikes.images[kin.look_alikes.labels == label][:30]
+                others = split.look_alikes.images[split.look_alikes.labels == label][:30]
                 seen, lineup = scene.observation.take(torch.tensor([row])), torch.cat([image[None], others])[None]
                 near = Membership().distances(seen, lineup, label[None])[0]
                 ranks.append(float((near < near[0]).sum()) / len(others))

@@ -50,7 +50,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "coordinates, and noise that is cut": ("dssgd", {"epsilon": 8.0}, "undecided", "undecided"),
     "coordinates, and little noise": ("nvflare:SVTPrivacy", {"noise_var": 1e4, "gamma": 0.01}, "holds", "violated"),
     # Behind so much noise of a known law nobody can tell anything.
-    "coordinates, drowned": ("nvflare:SVTPrivacy", {}, "holds", "holds"),
+    "coordinates, high_noise": ("nvflare:SVTPrivacy", {}, "holds", "holds"),
     "levels of private data": ("fed_acdp", {"sigma": 0.05}, "holds", "undecided"),
     "rounding by chance": ("paper:QSGD", {}, "holds", "violated"),
     "transforms": ("paper:ATS", {}, "holds", "undecided"),

@@ -23,7 +23,7 @@ from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE
 from harness.judging.stage import of_captures
 from harness.judging.without_truth import Likeness, _estimates, _without_traces
 from harness.models.networks import build_module
-from harness.parallel.crew import Crew
+from harness.parallel.worker_pool import WorkerPool
 from harness.results import RunFolder
 from harness.testing import digits
 
@@ -85,8 +85,8 @@ def test_without_truth_it_is_an_estimate(federation: Federation, judge: Any, tmp
 def test_processes_change_nothing(
     truth: bool, federation: Federation, judge: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared, end = list[float](), Crew.end
-    monkeypatch.setattr(Crew, "end", lambda crew, kill=False: shared.append(crew.seconds) or end(crew, kill))
+    shared, end = list[float](), WorkerPool.end
+    monkeypatch.setattr(WorkerPool, "end", lambda pool, kill=False: shared.append(pool.seconds) or end(pool, kill))
     folders = federation(5, truth=truth)
     options = ("--prior", "digits", "--attack", "cpl", "--threads", "1", "--jobs")
     found = [judge(folders, *options, jobs)[1] for jobs in ("1", "2")]
@@ -553,15 +553,15 @@ def same(folder: Path) -> None:
     (folder / "after.npz").write_bytes((folder / "before.npz").read_bytes())
 
 
-@pytest.mark.parametrize(("spoil", "options", "mend"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_one_line_that_names_the_mend(
-    federation: Federation, judge: Any, spoil: Callable[[Path], object], options: tuple[str, ...], mend: str
+@pytest.mark.parametrize(("spoil", "options", "fix"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_one_line_that_names_the_fix(
+    federation: Federation, judge: Any, spoil: Callable[[Path], object], options: tuple[str, ...], fix: str
 ) -> None:
     (folder,) = federation(1)
     spoil(folder)
     code, document, said = judge([folder], *options)
     assert (code, document) == (2, None)
-    assert said.startswith("harness: ") and said.count("\n") == 1 and mend in said
+    assert said.startswith("harness: ") and said.count("\n") == 1 and fix in said
 
 
 @pytest.mark.parametrize("change", [
@@ -689,13 +689,13 @@ APART: dict[str, tuple[str, dict[str, Any], tuple[int, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize(("defense", "settings", "order", "mend"), APART.values(), ids=APART.keys())
+@pytest.mark.parametrize(("defense", "settings", "order", "fix"), APART.values(), ids=APART.keys())
 def test_rounds_in_which_the_defense_differs_are_judged_apart(
-    defense: str, settings: dict[str, Any], order: tuple[int, ...], mend: str, federation: Federation, judge: Any
+    defense: str, settings: dict[str, Any], order: tuple[int, ...], fix: str, federation: Federation, judge: Any
 ) -> None:
     folders = in_rounds(federation(3, declared={"name": defense, "settings": settings}))
     code, _, said = judge([folders[number] for number in order], "--attack", "analytic")
-    assert code == 2 and mend in said
+    assert code == 2 and fix in said
 
 
 @pytest.mark.parametrize("truth", [True, False])

@@ -162,7 +162,7 @@ class SavesMemoryAsBefore(Net):
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*|.*spectral_norm.*")
 @pytest.mark.parametrize(
-    ("kind", "said", "mends"),
+    ("kind", "said", "fixes"),
     [
         (Spectral, "changes its buffer", True), (OldSpectral, "changes its buffer 'head.weight_u'", True),
         (Remembers, "changes its buffer 'body.1.running_mean' in a pass", True),
@@ -173,7 +173,7 @@ class SavesMemoryAsBefore(Net):
     ],
 )  # fmt: skip
 def test_a_network_that_cannot_be_played_is_told_while_its_federation_runs(
-    tmp_path: Path, kind: type[Net], said: str, mends: bool
+    tmp_path: Path, kind: type[Net], said: str, fixes: bool
 ) -> None:
     """Another whose code computes the same can be; one that computes something else cannot."""
     trained = []
@@ -189,7 +189,7 @@ def test_a_network_that_cannot_be_played_is_told_while_its_federation_runs(
     assert all(torch.equal(one, other) for kept in trained[1:] for one, other in zip(trained[0], kept, strict=True))
     with pytest.raises(UsageError, match=said):
         read_capture(tmp_path / "0")
-    if mends:
+    if fixes:
         assert read_capture(tmp_path / "1").record.model == MODEL
     else:
         with pytest.raises(UsageError, match=said):

@@ -22,7 +22,7 @@ from harness.datasets.notes import vocabulary
 from harness.judging.capture import read_capture
 from harness.judging.declared import cells_of
 from harness.judging.federation import gathered
-from harness.judging.stage import CapturedStage, kin_of
+from harness.judging.stage import CapturedStage, public_split
 from harness.observation import Observation
 from harness.reports.table import print_results
 from harness.results import ResultDocument
@@ -156,14 +156,14 @@ def test_nothing_of_a_text_reaches_an_attack(tmp_path: Path) -> None:
     """What it is handed is the same whatever the texts behind an equal gradient were: no length, no label, no count."""
     folders = train(tmp_path, clients=2, batch=2)
     clients = gathered([read_capture(folder) for folder in folders])
-    kin = kin_of([clients], "notes", tmp_path)
+    split = public_split([clients], "notes", tmp_path)
     (cell,) = cells_of(clients, "texts", ["span"], "notes", "cpu")
-    seen = CapturedStage(tmp_path, 8, clients, cell, kin.look_alikes, kin.public).set(cell).observation
+    seen = CapturedStage(tmp_path, 8, clients, cell, split.look_alikes, split.public).set(cell).observation
     for folder in folders:
         short = {"tokens": np.full((2, 1), 5), "lengths": np.ones(2, int), "labels": np.zeros(2, int)}
         np.savez(folder / "truth.npz", **short)
     other = gathered([read_capture(folder) for folder in folders])
-    same = CapturedStage(tmp_path, 8, other, cell, kin.look_alikes, kin.public).set(cell).observation
+    same = CapturedStage(tmp_path, 8, other, cell, split.look_alikes, split.public).set(cell).observation
     assert seen.fingerprint() == same.fingerprint() and seen.labels is None
     assert {one.name for one in fields(Observation)} == TOLD
     assert tuple(seen.model.image_shape) == TextShape(KNOWN, PLACES)
@@ -202,9 +202,9 @@ def test_own_texts_are_read_by_the_tokenizer_of_the_captures(tmp_path: Path) -> 
     own = tmp_path / "own.csv"
     rows = (f'"{text}",{label}' for text, label in zip(texts, NOTES.labels[500:700].tolist(), strict=True))
     own.write_text("\n".join(["text,label", *rows]))
-    kin = kin_of([clients], str(own), tmp_path)
+    split = public_split([clients], str(own), tmp_path)
     known = {row.numpy().tobytes() for row in tokens_of(NOTES.images[500:700])}
-    for part in (kin.look_alikes, kin.public):
+    for part in (split.look_alikes, split.public):
         assert {row[:40].numpy().tobytes() for row in tokens_of(part.images)} <= known
         assert tuple(part.image_shape) == (1, 16, PLACES)
 
@@ -297,7 +297,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize(("change", "options", "said"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_one_line_that_names_the_mend(
+def test_a_mistake_is_one_line_that_names_the_fix(
     tmp_path: Path, judge: Any, change: Callable[[Path], object], options: tuple[str, ...], said: str
 ) -> None:
     (folder,) = train(tmp_path / "captures", clients=1)

@@ -32,9 +32,9 @@ def test_rows_are_what_the_modules_compute(network: str, clients: int) -> None:
 
 def test_the_network_behind_has_the_weights_it_has_alone_and_no_draw_is_made() -> None:
     before = torch.get_rng_state()
-    fronted = RowModel("mlp", SHAPE, 10, front=partial(Imprint, bins=6, clients=2))
+    inserted = RowModel("mlp", SHAPE, 10, front=partial(Imprint, bins=6, clients=2))
     alone, keys = RowModel("mlp", SHAPE, 10), [(0, 3), (1, 4)]
-    own = fronted.initial_weights(keys)
+    own = inserted.initial_weights(keys)
     assert torch.equal(own[:, -alone.layout.total :], alone.initial_weights(keys))
     assert not own[:, : -alone.layout.total].any() and torch.equal(before, torch.get_rng_state())
 

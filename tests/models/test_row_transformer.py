@@ -12,7 +12,7 @@ from torchvision.models.vision_transformer import VisionTransformer
 
 from harness.models import RowModel
 from harness.models.changes import precode
-from harness.models.imprint import Fronted
+from harness.models.imprint import WithInsertedModule
 from harness.models.rows import EvaluatesRows, OwnRows, ways_of
 from harness.models.transformer import gelu, torchvision_transformer, vit
 
@@ -32,7 +32,7 @@ def test_only_the_network_itself_says_how() -> None:
     network = vit((3, 8, 8), 5)
     assert isinstance(network, EvaluatesRows) and not isinstance(nn.Linear(2, 2), EvaluatesRows)
     assert ways_of(network, 10**6, joint=False)[0].itself
-    for changed in (Fronted(nn.Identity(), network), precode(vit((3, 8, 8), 5))):
+    for changed in (WithInsertedModule(nn.Identity(), network), precode(vit((3, 8, 8), 5))):
         assert not any(way.itself for way in ways_of(changed, 10**6, joint=False))
 
 

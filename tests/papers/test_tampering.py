@@ -24,7 +24,7 @@ Asked = list[CellSettings]
 def made(settings: CellSettings, share: float) -> CellResult:
     """What a cell comes to in which so large a share of images comes back, and blindly one in fifty."""
     attack, images = settings.build_attack(), settings.victims * settings.examples
-    count, luck = np.arange(images) < share * images, rate_of(np.arange(images) < images / 50)
+    count, guessed = np.arange(images) < share * images, rate_of(np.arange(images) < images / 50)
     event = Ceiling(event="strict image", kappa=0.02, ceiling=0.3, measured=rate_of(count))
     noisy = settings.defense_args.get("sigma", 0.0) > 0
     return CellResult(
@@ -32,7 +32,7 @@ def made(settings: CellSettings, share: float) -> CellResult:
         batch_size=settings.batch_size, tap=settings.tap, defense=settings.defense, victims=settings.victims,
             seeds=[0], cohort={"rounds": 20},
         asr={"strict": rate_of(count)}, verdict="leaks" if share > 0.2 else "inconclusive", seconds=3.0,
-        controls=[] if attack.tier == "plain" else [Control(name="blind", held=True, by_luck=luck)],
+        controls=[] if attack.tier == "plain" else [Control(name="blind", held=True, by_luck=guessed)],
         bound=Bound(theorem="a", events=[event]) if noisy else Bound(reason="none"), outcomes=Outcomes(),
     )  # fmt: skip
 

@@ -6,9 +6,9 @@ import pytest
 
 from harness.evaluation.observe import Stage
 from harness.experiment import CellSettings, cell_settings
-from harness.parallel import crew
-from harness.parallel.crew import suitable_jobs
+from harness.parallel import worker_pool
 from harness.parallel.units import Job, in_good_order, units_of
+from harness.parallel.worker_pool import suitable_jobs
 
 Names = list[tuple[str, str, str | None]]
 
@@ -66,12 +66,12 @@ def test_several_looks_bring_no_control(tmp_path: Path) -> None:
 def test_as_many_processes_as_pay(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: list[CellSettings], jobs: int
 ) -> None:
-    monkeypatch.setattr(crew, "cpu_count", lambda: 4)
+    monkeypatch.setattr(worker_pool, "cpu_count", lambda: 4)
     assert suitable_jobs(asked, Stage(tmp_path, 128)) == jobs
 
 
 def test_no_more_processes_than_memory_has_room_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(crew, "cpu_count", lambda: 64)
+    monkeypatch.setattr(worker_pool, "cpu_count", lambda: 64)
     for free, jobs in ((None, 8), (5.5e9, 5), (0.5e9, 1)):
-        monkeypatch.setattr(crew, "free_memory", lambda free=free: free)
+        monkeypatch.setattr(worker_pool, "free_memory", lambda free=free: free)
         assert suitable_jobs(cells("none"), Stage(tmp_path, 128)) == jobs

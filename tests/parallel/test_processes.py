@@ -44,7 +44,7 @@ def in_processes(small: Small, out: str, *more: str) -> subprocess.CompletedProc
     return subprocess.run([command, *small, *more, "--out", out], capture_output=True, text=True)
 
 
-# Quick ones of the same: shards in test_shards.py, one attack in test_crew.py.
+# Quick ones of the same: shards in test_shards.py, one attack in test_worker_pool.py.
 @pytest.mark.slow
 def test_the_same_bytes_as_one_process(harness: Command, small: Small, content: Callable[[Path], Any]) -> None:
     assert harness(*small, "--out", "one").code == 0

@@ -161,7 +161,7 @@ def test_never_called_dp() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "mend"),
+    ("wrong", "fix"),
     [
         ({"rounds": []}, "every round"), ({"rounds": [[]]}, "every round"),
         ({"rounds": [[constant(), constant()]]}, "one estimate per round"),
@@ -170,9 +170,9 @@ def test_never_called_dp() -> None:
         ({"level": "user"}, "choose client"), ({"delta": 0.0}, "delta must lie"), ({"failure": 0.0}, "failure"),
     ],
 )  # fmt: skip
-def test_mistakes(wrong: dict, mend: str) -> None:
+def test_mistakes(wrong: dict, fix: str) -> None:
     arguments = {"rounds": [[constant()]], "level": "client", "delta": DELTA} | wrong
-    with pytest.raises(UsageError, match=mend):
+    with pytest.raises(UsageError, match=fix):
         bayesian_epsilon(**arguments)
 
 

@@ -103,15 +103,15 @@ def test_skellam_noise_on_a_grid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "mend"),
+    ("wrong", "fix"),
     [
         ({"disjoint": False}, "give every record to one client"), ({"missing": 2}, "at least one must remain"),
         ({"parties": (PARTY, replace(PARTY, steps=5))}, "relaxed=True"),
         ({"parties": (PARTY, replace(PARTY, rate=0.2))}, "relaxed=True"), ({"parties": ()}, "at least one"),
     ],
 )  # fmt: skip
-def test_conditions_are_refused(wrong: dict, mend: str) -> None:
-    with pytest.raises(UsageError, match=mend):
+def test_conditions_are_refused(wrong: dict, fix: str) -> None:
+    with pytest.raises(UsageError, match=fix):
         DistributedNoise(**({"parties": (PARTY, PARTY), "rounds": 1} | wrong))
 
 

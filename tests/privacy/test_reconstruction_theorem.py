@@ -1,4 +1,4 @@
-"""Successes beyond a theorem are found, and luck that look-alikes share is not taken for them."""
+"""Successes beyond a theorem are found, and chance that look-alikes share is not taken for them."""
 
 import math
 from itertools import pairwise

@@ -97,7 +97,7 @@ def test_shapes_that_disagree_are_refused(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_folder_that_cannot_be_written_names_the_mend(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_names_the_fix(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="--out"):
         save_grid(tmp_path / "file" / "grid.png", flat(1, 0.5), [], flat(1, 0.5), ["a"], "")

@@ -189,7 +189,7 @@ def test_a_run_ends_with_a_document_and_a_line_per_victim(folder: RunFolder) -> 
     assert read_results(folder.path) == read_results(folder.path / "results.json") == document
 
 
-def test_a_folder_that_cannot_be_written_names_the_mend(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_names_the_fix(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     folder = RunFolder(tmp_path / "file" / "runs")
     with pytest.raises(UsageError, match="--out"):

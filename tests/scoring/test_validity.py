@@ -18,7 +18,7 @@ PLACE = {
 }
 HELD = Control(name="swap", held=True)
 SWAPPED = Control(name="swap", held=False, detail="as told")
-DROWNED = Control(name="noise_x100", held=False, cells=["ab"])
+HIGH_NOISE = Control(name="noise_x100", held=False, cells=["ab"])
 MOVED, STILL = ({"gradient_evaluations": Summary(mean=mean)} for mean in (20.0, 1.0))
 
 
@@ -26,7 +26,7 @@ def cell(*controls: Control, **values: Any) -> CellResult:
     return CellResult(**PLACE | values, controls=list(controls))
 
 
-def drowned(metrics: dict[str, Summary]) -> CellResult:
+def high_noise(metrics: dict[str, Summary]) -> CellResult:
     return cell(HELD, role="control", control="noise_x100", key="ab", metrics=metrics)
 
 
@@ -39,11 +39,11 @@ IMPOSSIBLE = cell(not_applicable_reason="no such tap")
         ([cell(HELD, Control(name="positive", held=False))], None),
         ([cell(SWAPPED)], "negative control swap failed for cpl against fed_cdp at T2.step (as told)"),
         ([cell(HELD), cell(SWAPPED, role="control", control="positive", key="cd")], "negative control swap failed"),
-        ([cell(DROWNED), drowned(MOVED)], "negative control noise_x100 failed"),
-        ([cell(DROWNED), drowned(STILL)], None),
-        ([cell(DROWNED)], "negative control noise_x100 failed"),
+        ([cell(HIGH_NOISE), high_noise(MOVED)], "negative control noise_x100 failed"),
+        ([cell(HIGH_NOISE), high_noise(STILL)], None),
+        ([cell(HIGH_NOISE)], "negative control noise_x100 failed"),
         ([IMPOSSIBLE, cell(HELD)], None),
-        ([IMPOSSIBLE, drowned(MOVED)], "no cell could be evaluated: no such tap"),
+        ([IMPOSSIBLE, high_noise(MOVED)], "no cell could be evaluated: no such tap"),
         ([], None),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_run_that_was_stopped_early_may_end_sooner_too(tmp_path: Path, killed_
 
 
 @pytest.mark.parametrize(
-    ("changes", "rounds", "mend"),
+    ("changes", "rounds", "fix"),
     [
         (
             {"defense": "fed_acdp", "defense_args": {"policy": "linear"}},
@@ -83,10 +83,10 @@ def test_a_run_that_was_stopped_early_may_end_sooner_too(tmp_path: Path, killed_
     ],
 )
 def test_where_the_planned_rounds_matter_it_does_not_go_on(
-    tmp_path: Path, changes: dict[str, Any], rounds: int, mend: str
+    tmp_path: Path, changes: dict[str, Any], rounds: int, fix: str
 ) -> None:
     run(tmp_path, 2, **changes)
-    with pytest.raises(UsageError, match=mend) as caught:
+    with pytest.raises(UsageError, match=fix) as caught:
         run(tmp_path, rounds, AGAIN, **changes)
     assert "choose another --out, or leave out --resume" in str(caught.value) and "\n" not in str(caught.value)
 

@@ -149,20 +149,20 @@ def _cut_off(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prepare", "mend"),
+    ("prepare", "fix"),
     [
         (_other_model, "of model 'mlp' with 5 parameters, not of 'logistic' with 650"),
         (_not_numbers, "holds NaN"),
         (_cut_off, "cut off"),
     ],
 )
-def test_files_that_do_not_fit(trained: Path, tmp_path: Path, prepare: Any, mend: str) -> None:
+def test_files_that_do_not_fit(trained: Path, tmp_path: Path, prepare: Any, fix: str) -> None:
     prepare(tmp_path / "variates.pt")
     named = {
         "weights": trained / "scaffold" / "models" / "round_00003.pt", "variates": tmp_path / "variates.pt",
         "dataset": ["digits"], "model": ["logistic"], "defense": ["none"],
     }  # fmt: skip
-    with pytest.raises(UsageError, match=mend):
+    with pytest.raises(UsageError, match=fix):
         Stage(tmp_path, 128).set(cells(None, "T1.delta_c", **named))
 
 

@@ -124,7 +124,7 @@ def test_the_document_states_the_claim_and_what_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "changes", "mend"),
+    ("arguments", "changes", "fix"),
     [
         ({}, {"local_momentum": 0.5}, "use mode=paper"),
         ({}, {"clients": 60, "client_sampling": "fixed"}, "lower --clients or --examples"),
@@ -133,14 +133,14 @@ def test_the_document_states_the_claim_and_what_holds(tmp_path: Path) -> None:
     ],
 )
 def test_rounds_that_cannot_be_summed_are_refused(
-    tmp_path: Path, arguments: dict[str, Any], changes: dict[str, Any], mend: str
+    tmp_path: Path, arguments: dict[str, Any], changes: dict[str, Any], fix: str
 ) -> None:
-    with pytest.raises(UsageError, match=mend):
+    with pytest.raises(UsageError, match=fix):
         weights(settings(arguments, **changes), tmp_path, rounds=3)
 
 
 @pytest.mark.parametrize(
-    ("changes", "mend"),
+    ("changes", "fix"),
     [
         ({"algorithm": "scaffold"}, "use a defense of the local step"),
         ({"algorithm": "scaffold", "defense": "none", "local_momentum": 0.1}, "plain local steps"),
@@ -148,6 +148,6 @@ def test_rounds_that_cannot_be_summed_are_refused(
         ({"local_momentum": -0.1}, "local_momentum"),
     ],
 )
-def test_mistakes(changes: dict[str, Any], mend: str) -> None:
-    with pytest.raises(UsageError, match=mend):
+def test_mistakes(changes: dict[str, Any], fix: str) -> None:
+    with pytest.raises(UsageError, match=fix):
         settings(**changes)

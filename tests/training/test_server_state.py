@@ -13,7 +13,7 @@ from harness.base.errors import UsageError
 from harness.cli import run as run_command
 from harness.cli.evaluate import cells_from, merge
 from harness.defenses import DEFENSES, Remembered
-from harness.evaluation.controls import drowned_control, noiseless_control, positive_control
+from harness.evaluation.controls import high_noise_control, noiseless_control, positive_control
 from harness.evaluation.observe import Stage
 from harness.experiment import CellSettings
 from harness.federation.memory import read_state, write_state
@@ -84,7 +84,9 @@ def test_a_state_is_part_of_what_names_a_cell_but_not_of_its_undefended_control(
     assert two.server_state_hash != three.server_state_hash
     control = positive_control(two)
     assert (control.server_state, control.server_state_hash) == (None, None) and control.weights == two.weights
-    assert {one.server_state_hash for one in (noiseless_control(two), drowned_control(two))} == {two.server_state_hash}
+    assert {one.server_state_hash for one in (noiseless_control(two), high_noise_control(two))} == {
+        two.server_state_hash
+    }
 
 
 @pytest.mark.parametrize("bound", [0.0, -1.0])

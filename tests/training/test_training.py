@@ -219,23 +219,23 @@ def _damage(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prepare", "changes", "mend"),
+    ("prepare", "changes", "fix"),
     [
         (lambda folder: None, {"learning_rate": 0.1}, "learning_rate 0.05 there, 0.1 here"),
         (_damage, {}, "cut off; delete it"),
     ],
 )
 def test_checkpoints_that_do_not_fit(
-    tmp_path: Path, prepare: Callable[[Path], None], changes: dict[str, Any], mend: str
+    tmp_path: Path, prepare: Callable[[Path], None], changes: dict[str, Any], fix: str
 ) -> None:
     run(tmp_path, rounds=2)
     prepare(tmp_path)
-    with pytest.raises(UsageError, match=mend):
+    with pytest.raises(UsageError, match=fix):
         run(tmp_path, replace(OPTIONS, resume=True), rounds=2, **changes)
 
 
 @pytest.mark.parametrize(
-    ("changes", "mend"),
+    ("changes", "fix"),
     [
         ({"clients_per_round": 13}, "lower clients_per_round"),
         ({"split": "rings"}, "choose iid"),
@@ -248,6 +248,6 @@ def test_checkpoints_that_do_not_fit(
         ({"target_epsilon": 0}, "target_epsilon"),
     ],
 )
-def test_mistakes(changes: dict[str, Any], mend: str) -> None:
-    with pytest.raises(UsageError, match=mend):
+def test_mistakes(changes: dict[str, Any], fix: str) -> None:
+    with pytest.raises(UsageError, match=fix):
         train_settings(**{**TINY, **changes})

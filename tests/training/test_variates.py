@@ -89,22 +89,22 @@ def test_variates_help_where_clients_differ(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "mend"),
+    ("changes", "fix"),
     [
         ({"algorithm": "fedsgd"}, "set local_steps to 1"),
         ({"algorithm": "scaffold", "defense": "fed_sdp"}, "use a defense of the local step"),
         ({"algorithm": "fedprox"}, "algorithm"),
     ],
 )
-def test_mistakes(changes: dict[str, Any], mend: str) -> None:
-    with pytest.raises(UsageError, match=mend):
+def test_mistakes(changes: dict[str, Any], fix: str) -> None:
+    with pytest.raises(UsageError, match=fix):
         train_settings(**{**TINY, **changes})
 
 
 @pytest.mark.parametrize(
-    ("changes", "mend"),
+    ("changes", "fix"),
     [({"dataset": "cancer", "model": "mlp2"}, "no natural clients"), ({"clients": 101}, "lower clients")],
 )
-def test_clients_that_do_not_exist(tmp_path: Path, changes: dict[str, Any], mend: str) -> None:
-    with pytest.raises(UsageError, match=mend):
+def test_clients_that_do_not_exist(tmp_path: Path, changes: dict[str, Any], fix: str) -> None:
+    with pytest.raises(UsageError, match=fix):
         training(tmp_path, **changes)

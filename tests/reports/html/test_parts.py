@@ -61,7 +61,7 @@ def test_the_strongest_attack_decides_and_each_is_counted(tmp_path: Path, a_cell
 def test_what_was_not_run_is_not_counted_and_what_ran_in_part_is_named(
     tmp_path: Path, a_cell: Callable, a_run: Callable
 ) -> None:
-    own, swap = Control(name="positive", held=False, detail=f"{OWN_CONTROL}; mend"), Control(name="swap", held=True)
+    own, swap = Control(name="positive", held=False, detail=f"{OWN_CONTROL}; fix"), Control(name="swap", held=True)
     late = {**IMPOSSIBLE, "not_applicable_reason": f"{IN_PART}: 5 of 5 captures with 17 iterations ran"}
     cells = [a_cell("none", verdict="inconclusive", controls=[own, swap]), a_cell("none", **late)]
     [matrix] = matrices(decided_places(read_runs([a_run(tmp_path, cells, pictures=False)])))

@@ -14,10 +14,10 @@ from harness.attacks import Attack, Reconstruction, reconstructing, run_attack
 from harness.base import limits
 from harness.base.progress import progress
 from harness.evaluation.observe import Scene, Stage
-from harness.evaluation.watching import AttackRecorder, Foresight
+from harness.evaluation.watching import AttackForecast, AttackRecorder
 from harness.experiment import CellSettings, cell_settings
-from harness.parallel import crew as crews
-from harness.parallel.crew import Crew, crew
+from harness.parallel import worker_pool as pools
+from harness.parallel.worker_pool import WorkerPool, worker_pool
 
 CELL = cell_settings(
     dataset="digits", model="lenet", attack="cpl", victims=11, attack_args={"restarts": 2, "max_iterations": 12},
@@ -42,8 +42,8 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def everyone(one_thread: None) -> Iterator[Crew]:
-    with crew(3) as three:
+def everyone(one_thread: None) -> Iterator[WorkerPool]:
+    with worker_pool(3) as three:
         yield three
 
 
@@ -51,9 +51,9 @@ def attack_of(settings: CellSettings) -> Attack:
     return reconstructing(settings.build_attack())
 
 
-def watched(scene: Scene) -> tuple[AttackRecorder, Callable[..., Foresight]]:
+def watched(scene: Scene) -> tuple[AttackRecorder, Callable[..., AttackForecast]]:
     recorder = AttackRecorder(scene.truth.images, attack_of(CELL).starts)
-    return recorder, lambda bar: Foresight(recorder, bar, scene.observation.rows, attack_of(CELL), CELL)
+    return recorder, lambda bar: AttackForecast(recorder, bar, scene.observation.rows, attack_of(CELL), CELL)
 
 
 def in_one(scene: Scene) -> tuple[Reconstruction, AttackRecorder]:
@@ -66,7 +66,7 @@ def assert_equal(made: Reconstruction, expected: Reconstruction) -> None:
         assert torch.equal(getattr(made, name), getattr(expected, name)), name
 
 
-def assert_as_in_one(everyone: Crew, scene: Scene, attack: Attack) -> None:
+def assert_as_in_one(everyone: WorkerPool, scene: Scene, attack: Attack) -> None:
     """Everything that is made and recorded, of uneven shares, and all rows are counted."""
     recorder, watching = watched(scene)
     with progress("attacking", 11, "victims") as bar:
@@ -81,12 +81,12 @@ def assert_as_in_one(everyone: Crew, scene: Scene, attack: Attack) -> None:
     assert all(torch.equal(snapshots[iteration], images) for iteration, images in known.items())
 
 
-def test_every_bit_is_that_of_one_process(everyone: Crew, scene: Scene) -> None:
+def test_every_bit_is_that_of_one_process(everyone: WorkerPool, scene: Scene) -> None:
     assert_as_in_one(everyone, scene, attack_of(CELL))
     assert everyone.seconds > 0 and sorted(everyone.peaks) == [1, 2] and min(everyone.peaks.values()) > 2**25
 
 
-def test_nobody_need_watch(everyone: Crew, scene: Scene) -> None:
+def test_nobody_need_watch(everyone: WorkerPool, scene: Scene) -> None:
     made = everyone.attack(attack_of(CELL), scene.observation, 4)
     assert_equal(made, in_one(scene)[0])
 
@@ -97,7 +97,7 @@ def test_a_process_that_is_killed_is_not_missed(
     one_thread: None, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Half as many go on, in one more attack."""
-    with crew(4) as four, caplog.at_level(logging.WARNING):
+    with worker_pool(4) as four, caplog.at_level(logging.WARNING):
         four._others.submit(os._exit, 1)
         assert_as_in_one(four, scene, attack_of(CELL))
         assert (four.processes, four.seconds) == (2, 0)
@@ -114,7 +114,7 @@ def test_a_process_that_is_killed_is_not_missed(
 def test_what_another_process_lacks_and_what_it_says(
     kind: str, chunks: list[int] | None, one_thread: None, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lack of memory is mended here with half as many rows; everything else is told."""
+    """Lack of memory is fixed here with half as many rows; everything else is told."""
     seen, ordinary = list[int](), run_attack
 
     def noted(attack: Attack, observation: Any, chunk: int, *rest: Any) -> Reconstruction:
@@ -123,7 +123,7 @@ def test_what_another_process_lacks_and_what_it_says(
 
     monkeypatch.setattr("harness.evaluation.attacking.run_attack", noted)
     expected = in_one(scene)[0]
-    with crew(3) as three:
+    with worker_pool(3) as three:
         monkeypatch.setattr(three, "_submit", lambda _: three._others.submit(exec, f"raise {kind}('of a test')"))
         if chunks is None:
             with pytest.raises(ValueError, match="of a test"):
@@ -134,7 +134,7 @@ def test_what_another_process_lacks_and_what_it_says(
 
 
 def test_what_cannot_be_sent_is_attacked_here(
-    everyone: Crew, scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    everyone: WorkerPool, scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stuck(type(attack_of(CELL))):
         def __reduce__(self) -> Any:
@@ -176,7 +176,7 @@ def test_a_network_of_one_s_own(
     Path(f"{name}.py").write_text(NETWORK)
     settings = cell_settings(dataset="digits", model=f"{name}:make", attack="cpl", victims=8)
     attack = replace(attack_of(settings), max_iterations=100)
-    with crew(2, 1, [settings]) as everyone, caplog.at_level(logging.WARNING):
+    with worker_pool(2, 1, [settings]) as everyone, caplog.at_level(logging.WARNING):
         seen = Stage(tmp_path, 128).set(settings).observation
         EDITS[edit](Path(f"{name}.py"))
         assert_equal(everyone.attack(attack, seen, 128), run_attack(attack, seen))
@@ -197,26 +197,26 @@ WHOLE: dict[str, dict[str, Any]] = {
 def test_what_is_not_dealt(changes: dict[str, Any], one_thread: None, tmp_path: Path) -> None:
     settings = cell_settings(**CELL.model_dump(include={"dataset", "model", "attack", "victims"}) | changes)
     seen = Stage(tmp_path, 128).set(settings).observation
-    with crew(3) as everyone:
+    with worker_pool(3) as everyone:
         assert len(everyone._shares(attack_of(settings), seen)) == 1
 
 
-def test_what_is_too_large_is_not_dealt(everyone: Crew, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_large_is_not_dealt(everyone: WorkerPool, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = scene.observation.model.layout.total
     for most, shares in ((2 * 4 * 11 * weights, 3), (2 * 4 * 11 * weights - 1, 1)):
-        monkeypatch.setattr(crews, "_MOST_SENT", most)
+        monkeypatch.setattr(pools, "_MOST_SENT", most)
         assert len(everyone._shares(attack_of(CELL), scene.observation)) == shares
-    monkeypatch.setattr(crews, "_MOST_SENT", 2**40)
-    monkeypatch.setattr(crews, "free_memory", lambda: 4 * 2 * 4 * 11 * weights - 1)
+    monkeypatch.setattr(pools, "_MOST_SENT", 2**40)
+    monkeypatch.setattr(pools, "free_memory", lambda: 4 * 2 * 4 * 11 * weights - 1)
     assert len(everyone._shares(attack_of(CELL), scene.observation)) == 1
 
 
 def test_workers_may_grow_into_what_all_of_the_machine_has(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their limit is a part of what is free for all, and not of one worker's part of it."""
-    free, begin = list[int | None](), crews.begin_workers
+    free, begin = list[int | None](), pools.begin_workers
     monkeypatch.setattr(limits, "free_memory", lambda: 8_000 // limits._workers)
-    monkeypatch.setattr(crews, "begin_workers", lambda *given: free.append(limits.free_memory()) or begin(*given))
-    with crew(2):
+    monkeypatch.setattr(pools, "begin_workers", lambda *given: free.append(limits.free_memory()) or begin(*given))
+    with worker_pool(2):
         assert limits.free_memory() == 4_000
     assert free == [8_000] and limits.free_memory() == 8_000
 
@@ -224,7 +224,7 @@ def test_workers_may_grow_into_what_all_of_the_machine_has(one_thread: None, mon
 def test_a_progress_line_is_for_all_shares() -> None:
     """Of 64 rows, this process has 32 and the other as many: they are taken to be as far."""
     with progress("attacking", 64, "victims") as bar:
-        told = Foresight(None, bar, 64, attack_of(CELL), CELL)
+        told = AttackForecast(None, bar, 64, attack_of(CELL), CELL)
         assert told.deal([torch.arange(0, 64, 2), torch.arange(1, 64, 2)]) == [None, None]
         told(torch.arange(32), torch.zeros(32), 6, torch.zeros(32))
         assert bar.total * bar._part / 64 == pytest.approx(16)  # half of twelve iterations, with half of the starts
@@ -249,8 +249,8 @@ def test_a_command_of_one_group_deals_its_victims(
         "evaluate", "--dataset", "digits", "--model", "lenet", "--defense", "fed_cdp", "--attack", "cpl",
         "--surface", "1,2", "--victims", "9", "--attack-arg", "max_iterations=8", "--no-pictures",
     )  # fmt: skip
-    seconds, end = list[float](), Crew.end
-    monkeypatch.setattr(Crew, "end", lambda crew, kill=False: seconds.append(crew.seconds) or end(crew, kill))
+    seconds, end = list[float](), WorkerPool.end
+    monkeypatch.setattr(WorkerPool, "end", lambda pool, kill=False: seconds.append(pool.seconds) or end(pool, kill))
     assert harness(*line, "--jobs", "2", "--out", "dealt").code == 0
     assert harness(*line, "--threads", "1", "--out", "one").code == 0
     assert content(Path("dealt")) == content(Path("one"))

@@ -29,7 +29,7 @@ from harness.base.progress import hush
 from harness.base.vectors import Layout
 from harness.evaluation.attacking import in_one_process
 from harness.evaluation.observe import Stage
-from harness.evaluation.watching import AttackRecorder, Foresight, work_of
+from harness.evaluation.watching import AttackForecast, AttackRecorder, work_of
 from harness.experiment import CellSettings
 from harness.models import build_module
 from harness.models.batch_norm import trained_layers
@@ -111,7 +111,7 @@ def can_be_sent(rows: int, weights: int, size: int) -> bool:
     return sent <= _MOST_SENT and (free is None or 4 * sent <= free)
 
 
-class Crew:
+class WorkerPool:
     """This process and others, which take an equal share of an attack's victims.
 
     Rows do not need each other, so that results are those of one process with as many threads as each has, to the bit
@@ -139,7 +139,7 @@ class Crew:
             self._others.submit(hush)
 
     def attack(
-        self, attack: Attack, observation: Observation, chunk: int, watched: Foresight | None = None
+        self, attack: Attack, observation: Observation, chunk: int, watched: AttackForecast | None = None
     ) -> Reconstruction:
         """As :func:`harness.evaluation.attacking.in_one_process`."""
         shares = self._shares(attack, observation)
@@ -192,7 +192,7 @@ class Crew:
         lost.set_exception(problem)
         return lost
 
-    def _result(self, future: "Future[Made | None]", problems: set[str], watched: Foresight | None) -> Made | None:
+    def _result(self, future: "Future[Made | None]", problems: set[str], watched: AttackForecast | None) -> Made | None:
         """None where it is to be made here; why goes to ``problems``, unless only it could not be sent."""
         while watched and not wait([future], _PATIENCE).done:
             watched.wait()
@@ -211,7 +211,7 @@ class Crew:
         problems.add(problem)
         return None
 
-    def _made_here(self, part: Share, lost: bool, watched: Foresight | None) -> Made:
+    def _made_here(self, part: Share, lost: bool, watched: AttackForecast | None) -> Made:
         """``lost``: who was to attack it may have lacked memory."""
         chunk = max(1, part.chunk // 2) if lost else part.chunk
         if watched:
@@ -224,16 +224,16 @@ class Crew:
 
 
 @contextmanager
-def crew(processes: int, threads: int | None = 1, cells: Sequence[CellSettings] = ()) -> Iterator[Crew]:
-    """Around all that a crew does; whatever ends it early ends the others too.
+def worker_pool(processes: int, threads: int | None = 1, cells: Sequence[CellSettings] = ()) -> Iterator[WorkerPool]:
+    """Around all that a pool of workers does; whatever ends it early ends the others too.
 
     Args:
-        processes: of which this is one; alone, it attacks as if there were no crew.
+        processes: of which this is one; alone, it attacks as if there were no pool.
         threads: of each; None leaves it to torch.
         cells: whose one network and attacks they load, which may be a user's own.
     """
     before = torch.get_num_threads()
-    everyone = Crew(processes, threads, cells)
+    everyone = WorkerPool(processes, threads, cells)
     kill = True
     try:
         yield everyone
@@ -289,12 +289,12 @@ def suitable_jobs(cells: Sequence[CellSettings], stage: Stage, settles: bool = F
             data = stage.dataset(cells[0].dataset, cells[0].model)
         except UsageError:  # said when the cell is made
             return 1
-        return suitable_crew(cells, data.image_shape, data.num_classes)
+        return suitable_workers(cells, data.image_shape, data.num_classes)
     shared = sum(groups) - max(groups, default=0.0)
     return min(cpu_count(), len(groups)) if shared >= _WORTH_SHARING else 1
 
 
-def suitable_crew(cells: Sequence[CellSettings], image_shape: ImageShape, classes: int) -> int:
+def suitable_workers(cells: Sequence[CellSettings], image_shape: ImageShape, classes: int) -> int:
     """Processes for cells of one network that are made one after another, each attack's victims dealt to them.
 
     One for networks whose rows are evaluated one after another, which threads share as well, without a copy of what
@@ -312,7 +312,7 @@ def suitable_crew(cells: Sequence[CellSettings], image_shape: ImageShape, classe
     return max(1, min(most, max(victims, default=0) // least))
 
 
-def largest_crew(cells: Sequence[CellSettings]) -> int:
+def most_workers(cells: Sequence[CellSettings]) -> int:
     """The processes that have anything to do there: two victims each."""
     return max([1, *(_victims(cell) // 2 for cell in cells)])
 
