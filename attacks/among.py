@@ -92,7 +92,8 @@ def _draws(observation: Observation) -> int:
 
 
 def _can_be_narrowed(seen: Observation) -> bool:
-    """Whether what was read of some coordinates depends on these alone, and memory holds a few whole gradients."""
+    """Return whether what was read of some coordinates depends on these alone, and memory holds a few whole
+    gradients."""
     alone = seen.carrying is None and seen.coding is None and (seen.noise is None or seen.noise.whitening is None)
     whole = seen.clipping is not None and seen.clipping.unit == "update"
     return alone and not whole and at_once(seen) >= _PILOTS
@@ -160,7 +161,7 @@ class Public:
             yield whole if self.kept is None else whole[:, self.kept]
 
     def part_of(self, seen: Observation) -> Observation:
-        """What was read of the coordinates that count. Its network's layout is that of all."""
+        """Return what was read of the coordinates that count. Its network's layout is that of all."""
         if self.kept is None:
             return seen
         noise = seen.noise
@@ -335,8 +336,8 @@ def _noise(seen: Observation, left: Tensor) -> Tensor:
 
 
 def _passed(seen: Observation, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What becomes of Gaussian numbers v (P,) before noise: gains, expected values, and variance that is no part of
-    gain * v."""
+    """Return what becomes of Gaussian numbers v (P,) before noise: gains, expected values, and variance that is no part
+    of gain * v."""
     gain = _clip_factor(seen, mean, variance)
     mean, variance = gain * mean, gain.square() * variance
     inside, expected, power = _cut(seen.cut, mean, variance)
@@ -372,7 +373,7 @@ def _of_chance(seen: Observation, coding: ByChance, typical: Tensor) -> Tensor:
 
 
 def _clip_factor(seen: Observation, mean: Tensor, variance: Tensor) -> Tensor:
-    """What the clip of a whole update multiplies each coordinate by (P,), at its usual length."""
+    """Return what the clip of a whole update multiplies each coordinate by (P,), at its usual length."""
     if seen.clipping is None or seen.clipping.unit != "update":
         return torch.ones_like(mean)
     assert seen.clipping.bound is not None

@@ -119,7 +119,7 @@ def require_labels(labels: object, observation: Observation) -> None:
 
 
 def labels_of_starts(attack: "Attack", observation: Observation) -> Tensor | None:
-    """What an attack says of labels at its starts; the first that it is asked.
+    """Return what an attack says of labels at its starts; the first that it is asked.
 
     Raises:
         UsageError: it changes numbers little by little, and the observation is of texts.

@@ -104,7 +104,7 @@ class Differences:
 
 
 def tells_shares(observation: Observation) -> bool:
-    """Whether bias gradients are as large beside weight gradients as the loss made them, and free of noise."""
+    """Return whether bias gradients are as large beside weight gradients as the loss made them, and free of noise."""
     return observation.clipping is None and observation.noise is None and not observation.sparse
 
 

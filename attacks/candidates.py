@@ -200,7 +200,8 @@ def gradient_of(seen: Observation, images: Tensor, label: int, differentiable: b
 
 
 def in_parts(attack: str, observation: Observation, compute: Callable[[Observation], Tensor]) -> Tensor:
-    """What is computed of each row, in parts that fit into memory; of two rows at least, as one takes other kernels.
+    """Return what is computed of each row, in parts that fit into memory; of two rows at least, as one takes other
+    kernels.
 
     Raises:
         UsageError: there are no public data, or several examples were read together.

@@ -395,7 +395,7 @@ class Mixture:
         return words, places
 
     def of(self, texts: Tensor, labels: Tensor) -> Tensor:
-        """What texts (N, T) of classes (N,) would each have in both: (N, V + T, E)."""
+        """Return what texts (N, T) of classes (N,) would each have in both: (N, V + T, E)."""
         found = []
         for some in torch.arange(len(texts)).split(max(2, at_once(self._seen))):
             made = example_gradients(self._seen, images_of(texts[some]), labels[some], len(some))

@@ -31,7 +31,7 @@ def as_it_is(observation: Observation) -> Observation:
 
 
 def without_idle_coordinates(attack: Attack, observation: Observation) -> Lean:
-    """What leaves these coordinates out of rows of an observation, or what the attack itself makes of them.
+    """Return what leaves these coordinates out of rows of an observation, or what the attack itself makes of them.
 
     They stay where something was read there, noise for example, since losses would be others; but for a likelihood of
     noise of one known level, to which they add the same number whatever the images. They also stay for attackers who

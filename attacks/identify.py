@@ -135,7 +135,8 @@ def _improbability(seen: Observation, images: Tensor, labels: Tensor) -> Tensor:
 
 
 def _is_plain(observation: Observation) -> bool:
-    """Whether one gradient is compared that nothing was done to but a clip and Gaussian noise of one level, if any."""
+    """Return whether one gradient is compared that nothing was done to but a clip and Gaussian noise of one level, if
+    any."""
     changed = (
         observation.carrying, observation.cut, observation.coding, observation.certainty, observation.batches,
         adaptive_step(observation), *observation.disguises,
@@ -147,8 +148,8 @@ def _is_plain(observation: Observation) -> bool:
 
 
 def _is_strong(observation: Observation) -> bool:
-    """Whether noise is most of what was read: sums of single precision tell candidates apart by a thousandth of a
-    gradient, which weaker noise might show."""
+    """Return whether noise is most of what was read: sums of single precision tell candidates apart by a thousandth of
+    a gradient, which weaker noise might show."""
     expected = deviation_of(observation, sharp=True)[:, 0] * math.sqrt(observation.target.shape[1])
     return bool((expected >= _MOST * torch.linalg.vector_norm(observation.target, dim=1)).all())
 
@@ -159,7 +160,7 @@ def _variance(observation: Observation) -> Tensor:
 
 
 def _by_products(observation: Observation, row: int, images: Tensor, labels: Tensor) -> Tensor:
-    """What :func:`_by_tensor` gives, by inner products alone that need no gradient of any tensor."""
+    """Return what :func:`_by_tensor` gives, by inner products alone that need no gradient of any tensor."""
     both, own = observation.model.gradient_products(observation.weights[row], images, labels, observation.target[row])
     both, own = both.double(), own.double()
     factors = _clipped_by(observation, own)
@@ -197,7 +198,7 @@ def _by_tensor(observation: Observation, row: int, images: Tensor, labels: Tenso
 
 
 def _gradient(observation: Observation, images: Tensor, labels: Tensor) -> Tensor:
-    """What (R, *image shape) would have shown, noise apart: (R, P)."""
+    """Return what (R, *image shape) would have shown, noise apart: (R, P)."""
     target = observation.target
     return dummy_gradient(
         observation,

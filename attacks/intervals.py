@@ -105,7 +105,7 @@ def bounds_of(observation: Observation) -> Bounds:
 
 
 def as_written(observation: Observation, candidate: Tensor) -> Tensor:
-    """What candidates (R, P) would have had to write: under error feedback, with what was lost in rounds before.
+    """Return what candidates (R, P) would have had to write: under error feedback, with what was lost in rounds before.
 
     What is lost in a round is all that was to be sent so far, less what was sent: both sums are known.
     """

@@ -121,7 +121,7 @@ class CurvatureHistory:
 
 
 def _may_hold(rows: Tensor) -> bool:
-    """Whether a mask holds for any row. To look at a GPU's mask means to wait for it, so there it always may."""
+    """Return whether a mask holds for any row. To look at a GPU's mask means to wait for it, so there it always may."""
     return rows.device.type == "cuda" or bool(rows.any())
 
 

@@ -89,7 +89,7 @@ def _require_sizes(seen: Observation) -> None:
 
 
 def _read_of(seen: Observation, images: Tensor, label: int) -> Tensor:
-    """What would be read (R, P), noise apart, of images (R, D) of a class."""
+    """Return what would be read (R, P), noise apart, of images (R, D) of a class."""
     return explained(seen, gradient_of(seen, images, label, differentiable=False))
 
 

@@ -194,5 +194,5 @@ def _is_of_texts(observation: Observation) -> bool:
 
 
 def _is_disguised(observation: Observation) -> bool:
-    """Whether one image was read, after one of some known changes."""
+    """Return whether one image was read, after one of some known changes."""
     return bool(observation.disguises) and observation.examples == 1

@@ -125,7 +125,8 @@ def closed_form(observation: Observation, scale: Tensor | float = 1.0) -> Tensor
 
 
 def patches_read(observation: Observation) -> Tensor:
-    """What the layer was given (R, N, F): x_p at least distance of sum_p d_p x_p from its gradient; 0 if unreadable.
+    """Return what the layer was given (R, N, F): x_p at least distance of sum_p d_p x_p from its gradient; 0 if
+    unreadable.
 
     float64 inside: errors of neighbouring patches are nearly parallel.
     """

@@ -148,7 +148,8 @@ def _of_round(seen: Observation, pool: Tensor, kinds: Tensor, start: Tensor) -> 
 
 
 def _left(gram: Tensor, towards: Tensor, length: Tensor, tried: Tensor, free: bool) -> Tensor:
-    """What sets (S, b) of the pool leave of a squared gradient, from inner products; at the best scale if ``free``."""
+    """Return what sets (S, b) of the pool leave of a squared gradient, from inner products; at the best scale if
+    ``free``."""
     shown = towards[tried].mean(1)
     squared = gram[tried[:, :, None], tried[:, None, :]].mean((1, 2))
     if free:

@@ -59,7 +59,7 @@ def prefix_layer(model: RowModel) -> TokenLayer | None:
 
 @lru_cache(maxsize=2)
 def takes_beginnings(model: RowModel, layer: TokenLayer) -> bool:
-    """Whether the network gives the same vectors of a text that is cut, which costs less."""
+    """Return whether the network gives the same vectors of a text that is cut, which costs less."""
     weights, text, half = _trial(model)
     try:
         cut = vectors_at(model, layer.prefix, weights, text[None, :half])
@@ -198,7 +198,7 @@ def _outside(
 
 
 def _vectors(model: RowModel, later: TokenLayer, weights: Tensor, texts: Tensor, place: int) -> Tensor:
-    """What a layer is given at a place of texts (N, T): (N, E)."""
+    """Return what a layer is given at a place of texts (N, T): (N, E)."""
     asked = texts[:, : place + 1] if takes_beginnings(model, later) else texts
     vectors = vectors_at(model, later.prefix, weights, asked)
     assert vectors is not None  # it was called when it was found

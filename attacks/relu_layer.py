@@ -128,8 +128,8 @@ class _Rest:
         return (full / full[..., -1:]).nan_to_num(0.0, 0.0, 0.0)[..., :-1]
 
     def signals(self, rows: Tensor) -> Tensor:
-        """What rows (m, k), each read as an example, would make of every unit, (m, U), in standard deviations; no
-        number where noise hides which way round the example is."""
+        """Return what rows (m, k), each read as an example, would make of every unit, (m, U), in standard deviations;
+        no number where noise hides which way round the example is."""
         bias, through = self.basis[:, -1], self.basis @ self.sent.T
         brightness = rows @ bias
         known = brightness.abs() > _SURE * bias.norm()
@@ -411,7 +411,7 @@ class _Search:
             self.apart = torch.linalg.qr(torch.cat([white.T, torch.eye(rank).to(white)], 1))[0][:, :rank]
 
     def _separates(self, zeros: Tensor) -> bool:
-        """Whether some example would leave nearly these units (U,) dead."""
+        """Return whether some example would leave nearly these units (U,) dead."""
         living = 1 - 2 * zeros.to(self.rows)
         fitted = self.weights @ torch.linalg.lstsq(self.weights, living[:, None]).solution[:, 0]
         return float((fitted * living > 0).double().mean()) > _SEPARATED

@@ -166,7 +166,7 @@ def negative_log_likelihood(
 
 
 def _is_gaussian(observation: Observation) -> bool:
-    """Whether noise, if there is any, is Gaussian to an attacker, of a known level, and independent."""
+    """Return whether noise, if there is any, is Gaussian to an attacker, of a known level, and independent."""
     noise = observation.noise
     if noise is None:
         return observation.level is None
@@ -175,7 +175,8 @@ def _is_gaussian(observation: Observation) -> bool:
 
 
 def is_of_one_level(observation: Observation) -> bool:
-    """Whether noise, if there is any, is Gaussian to an attacker, independent, and known to be as large everywhere."""
+    """Return whether noise, if there is any, is Gaussian to an attacker, independent, and known to be as large
+    everywhere."""
     noise = observation.noise
     return _is_gaussian(observation) and (noise is None or not isinstance(noise.deviation, Tensor))
 
@@ -189,7 +190,7 @@ def standardised(observation: Observation, residual: Tensor, share: float = FLOO
 
 
 def is_correlated(observation: Observation) -> bool:
-    """Whether the noise of several rounds is correlated, as their defense says."""
+    """Return whether the noise of several rounds is correlated, as their defense says."""
     return observation.noise is not None and observation.noise.whitening is not None
 
 
@@ -287,13 +288,13 @@ def _with_own_levels(
 
 
 def knows_clip(observation: Observation) -> bool:
-    """Whether gradients of candidates can be clipped just as those behind the observation were."""
+    """Return whether gradients of candidates can be clipped just as those behind the observation were."""
     return observation.clipping is not None and observation.clipping.bound is not None
 
 
 def explained(observation: Observation, candidate: Tensor, lead: bool = False) -> Tensor:
-    """What of the observed gradients candidates (R, P) explain: zero where it left coordinates out; cut where it was;
-    where clients have bounds of their own, which nobody knows, by the best non-negative scale of each clipping
+    """Return what of the observed gradients candidates (R, P) explain: zero where it left coordinates out; cut where it
+    was; where clients have bounds of their own, which nobody knows, by the best non-negative scale of each clipping
     group; and written in fewer bits, where it was. ``lead``: see :func:`negative_log_likelihood`."""
     candidate, limit, coding = _unbounded(observation, candidate), observation.cut, observation.coding
     if limit is not None:
@@ -315,7 +316,7 @@ def _may_be(observation: Observation, bounded: Tensor, limit: float) -> Tensor:
 
 
 def _unbounded(observation: Observation, candidate: Tensor) -> Tensor:
-    """What candidates (R, P) explain before coordinates are cut."""
+    """Return what candidates (R, P) explain before coordinates are cut."""
     target, clipping = observation.target, observation.clipping
     if observation.sparse:
         candidate = observed_only(candidate, target)

@@ -153,7 +153,7 @@ def require_units(model: str, units: int, images: int) -> None:
 
 
 def _features(model: RowModel, weights: Tensor, images: Tensor, first: str) -> Tensor:
-    """What reaches a layer of images (n, D): (n, F)."""
+    """Return what reaches a layer of images (n, D): (n, F)."""
     module, kept = model.plain(weights), []
     layer = module.get_submodule(first)
     hook = layer.register_forward_pre_hook(lambda _, given: kept.append(given[0]))

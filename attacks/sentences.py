@@ -422,8 +422,8 @@ def _without_derivatives(pairs: Pairs, heard: Listening) -> tuple[Tensor, Tensor
 
 
 def _left(terms: Tensor, wanted: Tensor) -> Tensor:
-    """What share (R,) of vectors (R, M) is left when some of the terms (R, N, M) are weighed; infinite, of those that
-    were sifted out."""
+    """Return what share (R,) of vectors (R, M) is left when some of the terms (R, N, M) are weighed; infinite, of those
+    that were sifted out."""
     terms = terms / terms.norm(dim=2, keepdim=True).clamp_min(1e-30)
     count, rows, rest = len(terms), torch.arange(len(terms)), wanted
     chosen = torch.zeros(count, 0, dtype=torch.long)

@@ -106,7 +106,7 @@ def behind_words(model: RowModel) -> tuple[RowModel, Tables]:
 
 
 def _reads_vectors_alone(behind: BehindWords, width: int, places: int) -> bool:
-    """Whether vectors alone tell what the network makes of words, whichever these are."""
+    """Return whether vectors alone tell what the network makes of words, whichever these are."""
     own = next(behind.parameters())
     vectors = torch.randn(2, 1, places, width, generator=torch.Generator().manual_seed(0)).to(own)
     words = torch.full((1, places), UNKNOWN, device=own.device)
@@ -183,7 +183,7 @@ class SoftTexts(Observation):
         return taken if taken is self else replace(taken, words=tuple(self.words[row] for row in index.tolist()))
 
     def placed(self, position: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What positions (R, (E + 1) T) with labels (R, 1) mean.
+        """Return what positions (R, (E + 1) T) with labels (R, 1) mean.
 
         Returns:
             coordinates (R, 1, T E) in which the prior is standard normal, texts (R, 1, 1, BITS, T), and what the
@@ -216,7 +216,8 @@ class SoftTexts(Observation):
         return dummy_gradient(self, given, labels, knows_clip(self), differentiable=False).detach()
 
     def explained(self, texts: Tensor, labels: Tensor) -> Tensor:
-        """Whether texts (R, 1, 1, BITS, T) with labels (R, 1) leave nothing but rounding of what was read, (R,)."""
+        """Return whether texts (R, 1, 1, BITS, T) with labels (R, 1) leave nothing but rounding of what was read,
+        (R,)."""
         return negative_log_likelihood(self, self._gradient(texts, labels)) <= self.target.shape[1]
 
     def used(self, labels: Tensor, turns: list[int]) -> Tensor:
@@ -281,7 +282,7 @@ def open_starts(observation: Observation, labels: Tensor) -> Tensor:
 
 
 def softened(observation: Observation) -> Callable[[Observation], SoftTexts]:
-    """What makes of some rows of an observation of texts those that are attacked in their place.
+    """Return what makes of some rows of an observation of texts those that are attacked in their place.
 
     Raises:
         UsageError: several texts lie behind a row, there are no public texts, the network does not read words through

@@ -116,7 +116,7 @@ def _ranks(observation: Observation, layers: Sequence[TokenLayer]) -> list[list[
 
 
 def _several(observation: Observation) -> Callable[[int], Tensor]:
-    """What gives the texts (n, T) of a row: by their beginnings where the network reads no later words."""
+    """Return what gives the texts (n, T) of a row: by their beginnings where the network reads no later words."""
     later = prefix_layer(observation.model)
     if later is not None:
         return partial(texts_by_prefix, observation, later)

@@ -99,7 +99,7 @@ def stages_of(observation: Observation, iterations: int) -> list[Stage]:
 
 
 def is_unrolled(observation: Observation) -> bool:
-    """Whether attacks play several steps of another optimizer than plain SGD."""
+    """Return whether attacks play several steps of another optimizer than plain SGD."""
     several = observation.local_steps > 1 and observation.update_model == "unroll"
     return several and not observation.optimizer.is_plain
 

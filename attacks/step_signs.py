@@ -23,7 +23,7 @@ _TOLD = 0.9
 
 
 def is_of_two(observation: Observation) -> bool:
-    """Whether what was read is of two adaptive steps that signs could be told of."""
+    """Return whether what was read is of two adaptive steps that signs could be told of."""
     optimizer, reading = observation.optimizer, observation.reading
     changed = observation.noise is not None or observation.clipping is not None or observation.correction is not None
     if observation.update_model != "unroll" or observation.local_steps != 2 or changed or observation.sparse:

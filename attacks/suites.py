@@ -118,7 +118,7 @@ def described(suite: str) -> str:
 
 
 def without_settings(name: str) -> UsageError:
-    """What is said to who gives settings to a suite."""
+    """Return what is said to who gives settings to a suite."""
     return UsageError(
         f"attack {name!r} is a suite, which takes no settings; leave --attack-arg out, or write NAME.key=value for an "
         "attack that is named beside it"

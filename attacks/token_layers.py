@@ -67,8 +67,8 @@ def stopped_at(layer: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def vectors_at(model: RowModel, layer: str, weights: Tensor, tokens: Tensor) -> Tensor | None:
-    """What the layer of that name is given of tokens (N, T) by a network with weights (P,): (N, T, E); None if it is
-    never called."""
+    """Return what the layer of that name is given of tokens (N, T) by a network with weights (P,): (N, T, E); None if
+    it is never called."""
     network, parts = model.plain(weights), []
     own = next(network.parameters())
     with torch.no_grad(), in_evaluation_mode(network), stopped_at(network.get_submodule(layer)) as given:
@@ -121,7 +121,7 @@ def token_layers(model: RowModel, attack: str) -> tuple[TokenLayer, ...]:
 
 
 def same_vectors(ones: Tensor, others: Tensor) -> bool:
-    """Whether vectors (N, E) are the same but for rounding."""
+    """Return whether vectors (N, E) are the same but for rounding."""
     return bool(((ones - others).norm(dim=1) <= _SAME * ones.norm(dim=1)).all())
 
 
@@ -206,7 +206,8 @@ class Candidates:
 
     @property
     def alike(self) -> bool:
-        """Whether all rows are given the same vectors. Else a network that is run again takes weights row by row."""
+        """Return whether all rows are given the same vectors. Else a network that is run again takes weights row by
+        row."""
         return all(self._alike.values())
 
     def __call__(self, source: str, row: int) -> Tensor:
@@ -289,7 +290,7 @@ def rows_by_error(seen: Observation, layers: tuple[TokenLayer, ...]) -> Iterator
 
 
 def is_noisier(rows: Tensor) -> bool:
-    """Whether rows (O, E) over their errors have more noise than these: in every direction."""
+    """Return whether rows (O, E) over their errors have more noise than these: in every direction."""
     return rank_above_noise(rows) == min(rows.shape)
 
 
@@ -388,8 +389,8 @@ class Reading:
 
 
 def readings(layers: tuple[TokenLayer, ...], parts: Mapping[str, Tensor]) -> list[Reading]:
-    """What may be read of gradients by name: of A, then of all B together, then of each B, since a gradient by values
-    may be so nearly the same for all tokens that most of it is rounding.
+    """Return what may be read of gradients by name: of A, then of all B together, then of each B, since a gradient by
+    values may be so nearly the same for all tokens that most of it is rounding.
 
     Args:
         layers: that read vectors of single tokens, in order.

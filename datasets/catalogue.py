@@ -81,7 +81,7 @@ def add(name: str, source: Source) -> Callable[[Loader], Loader]:
 
 
 def is_own_data(name: str) -> bool:
-    """Whether the name of a dataset is that of a user's own file."""
+    """Return whether the name of a dataset is that of a user's own file."""
     return name.endswith((IMAGE_ENDING, *COLUMNS_ENDINGS))
 
 

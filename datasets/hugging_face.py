@@ -26,7 +26,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def is_of_hub(name: str) -> bool:
-    """Whether the name of a dataset is one of the hub."""
+    """Return whether the name of a dataset is one of the hub."""
     return name.startswith(PREFIX)
 
 

@@ -40,7 +40,7 @@ Column = tuple[str, list[Any]]
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file has a column ``label`` and no column ``text``; also False if its head cannot be read."""
+    """Return whether a file has a column ``label`` and no column ``text``; also False if its head cannot be read."""
     try:
         with open_file(path) as stream:
             names = (

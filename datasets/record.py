@@ -93,7 +93,7 @@ class Dataset:
 
 
 def require_dataset(made: object, name: str) -> Dataset:
-    """What the loader of somebody's own package returned, if it is what :class:`Dataset` says.
+    """Return what the loader of somebody's own package returned, if it is what :class:`Dataset` says.
 
     Raises:
         UsageError: it is something else, with how to fix it.

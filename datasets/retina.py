@@ -90,7 +90,7 @@ def _read_all(marks: tuple[tuple[Path, int, int], ...]) -> np.ndarray:
 
 
 def _mark(path: Path) -> tuple[Path, int, int]:
-    """What changes when a file does."""
+    """Return what changes when a file does."""
     facts = path.stat()
     return path, facts.st_mtime_ns, facts.st_size
 

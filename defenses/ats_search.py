@@ -123,7 +123,7 @@ def _scaled(values: Tensor) -> Tensor:
 
 
 def search(arguments: argparse.Namespace) -> list[Scored]:
-    """What is found on the public side of a dataset.
+    """Return what is found on the public side of a dataset.
 
     Raises:
         UsageError: there are no images, or too few lists.

@@ -138,7 +138,7 @@ def of_filter(
     name: str, record: Any, names: Sequence[str], of: Operation, at: Point | None = None, version: str | None = None,
     **more: Any,
 ) -> Claimed:  # fmt: skip
-    """What is claimed of operations that go by ``of``, the last of which acts ``at`` a point.
+    """Return what is claimed of operations that go by ``of``, the last of which acts ``at`` a point.
 
     Args:
         record: the defense; ``names`` are those of its settings that the filter has too, ``more`` are its others.

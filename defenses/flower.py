@@ -47,7 +47,7 @@ class NoiseOnArrays(GaussianNoise):
 
 
 def scalars_kept(made: Tensor, rows: Tensor, context: RoundContext) -> Tensor:
-    """What was made of rows (N, P), with the arrays without a dimension as they were."""
+    """Return what was made of rows (N, P), with the arrays without a dimension as they were."""
     if not (scalars := list(context.layout.scalars)):
         return made
     made = made.clone()

@@ -44,7 +44,7 @@ _LAYERS = ("encoder", "decoder")
 
 
 def _name(layout: Layout) -> str:
-    """What the names of the bottleneck's layers begin with."""
+    """Return what the names of the bottleneck's layers begin with."""
     _place(layout)
     return next(name.removesuffix(BOTTLENECK) for name in layout.names if name.endswith(BOTTLENECK))
 

@@ -53,7 +53,7 @@ class Steering:
 
     @property
     def why(self) -> str:
-        """What a guarantee rests on."""
+        """Return what a guarantee rests on."""
         return (
             f"clipped vectors (z_D={self.of_vectors:.4g}) and their bits (sigma_b={self.of_bits:.4g}) together cost as "
             f"much as one release with sigma={self.sigma:g}, and C follows noisy bits only"

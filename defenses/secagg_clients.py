@@ -95,7 +95,7 @@ class Differences:
         return max(self.learning_rates, default=1.0) * max((*self.clips, *self.noises, 1.0))
 
     def units(self) -> str:
-        """What differs, as the end of a sentence; empty where nothing does."""
+        """Return what differs, as the end of a sentence; empty where nothing does."""
         named = {
             "times the clip": self.clips, "times the noise": self.noises,
             "times the learning rate": self.learning_rates, "local steps": self.local_steps,

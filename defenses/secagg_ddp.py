@@ -182,7 +182,8 @@ class SecureSum(Operation):
         return None if not least or share == 0 else self._rounded(least, context)
 
     def _rounded(self, deviation: float, context: RoundContext) -> Noise | None:
-        """What is known of a rounding to fixed point after noise of that deviation; None where it is nothing to it."""
+        """Return what is known of a rounding to fixed point after noise of that deviation; None where it is nothing to
+        it."""
         if self.settings.mode == "strict_grid":
             return None
         cohort = context.cohort
@@ -293,7 +294,7 @@ class SecAggDDP(Defense):
         return replace(plain, trials=round(self.trials / scale**2))
 
     def shared_mechanism(self, context: RoundContext, key: Key) -> Mechanism:
-        """What all clients of a seed and round share, from one client's key."""
+        """Return what all clients of a seed and round share, from one client's key."""
         cohort = context.cohort
         return _shared(self.sum_settings(context.noise_scale), cohort, context.layout.total, (key[0], context.round))
 

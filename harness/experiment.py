@@ -230,7 +230,7 @@ class CellSettings(BaseModel):
 
     @property
     def draws(self) -> bool:
-        """Whether a client draws each round's examples from all that it has, and nobody else knows which."""
+        """Return whether a client draws each round's examples from all that it has, and nobody else knows which."""
         return self.same_data == "client"
 
     def _fits_draws(self) -> None:
@@ -248,7 +248,7 @@ class CellSettings(BaseModel):
 
     @property
     def separates(self) -> bool:
-        """Whether only sums are seen, of other clients in each round, that are to be told apart."""
+        """Return whether only sums are seen, of other clients in each round, that are to be told apart."""
         return self.same_data in ("cohorts", "replayed")
 
     def _fits_cohorts(self) -> None:
@@ -395,7 +395,7 @@ class CellSettings(BaseModel):
 
     @property
     def networks_are_shared(self) -> bool:
-        """Whether all victims of a seed have the same weights."""
+        """Return whether all victims of a seed have the same weights."""
         return self.shared_weights or self.weights is not None
 
     @property
@@ -556,7 +556,7 @@ def check_adversary(adversary: str | None, cells: list[CellSettings]) -> None:
 
 
 def usual_prior(attacks: list[str]) -> str:
-    """What is public unless said otherwise.
+    """Return what is public unless said otherwise.
 
     Where any attack of a run knows public data, all are tried on the victims that these leave: none else is fair.
     """
@@ -585,7 +585,8 @@ def own_files(settings: Mapping[str, Any]) -> list[str]:
 
 
 def is_of_project(settings: Mapping[str, Any]) -> bool:
-    """Whether all code that settings name is of this project, so that nobody's is run because a file names it."""
+    """Return whether all code that settings name is of this project, so that nobody's is run because a file names
+    it."""
     run = settings.get("trained")
     if run and not is_of_project(run.get("settings", {}) | {"attack": None}):
         return False

@@ -55,7 +55,7 @@ def own_sources(model: str, dataset: str, defense: str = "none", attack: str = "
 
 
 def is_of_others(defense: str) -> bool:
-    """Whether a defense, or a part of a stack, comes from another package or from the caller's own code."""
+    """Return whether a defense, or a part of a stack, comes from another package or from the caller's own code."""
     return bool(DEFENSES.outside(defense))
 
 
@@ -101,7 +101,7 @@ def plugin_source(registry: Registry[Any], name: str) -> dict[str, str]:
 
 @cache
 def _as_loaded(module: ModuleType) -> str:
-    """What a module is made from; edits after it was first asked for are not what this process runs."""
+    """Return what a module is made from; edits after it was first asked for are not what this process runs."""
     return _digest_of_all(module)
 
 

@@ -97,7 +97,7 @@ def _draw(
 
 
 def _legend(columns: Columns) -> str:
-    """What stands from left to right, in one line."""
+    """Return what stands from left to right, in one line."""
     parts = [f"{len(columns.continuous)} continuous columns"] if columns.continuous else []
     parts += [group.name for group in columns.groups]
     return "from left to right: " + ", ".join(parts)
@@ -148,7 +148,7 @@ def save_cell_picture(folder: RunFolder, scored: Scored, cell: CellResult) -> No
 
 
 def _captions(metrics: dict[str, np.ndarray], shown: int) -> list[str]:
-    """What stands beside each image or row: its error, and of a table row how much of each kind is right."""
+    """Return what stands beside each image or row: its error, and of a table row how much of each kind is right."""
     captions = [f"RMSE {value:.3f}" for value in metrics["rmse"][:shown]]
     for name, words in (("continuous_rmse", "{:.2f} std"), ("categorical_accuracy", "{:.0%} of categories")):
         if name in metrics:

@@ -22,7 +22,7 @@ VERDICT_STYLES = {"leaks": "bold red", "resilient": "green", "inconclusive": "ye
 
 
 def setting(cell: Row) -> str:
-    """What a group of rows has in common, as its headline."""
+    """Return what a group of rows has in common, as its headline."""
     parts = (
         text.safe(cell.dataset, 40),
         text.safe(cell.model, 40),
@@ -109,33 +109,34 @@ def circumstances(cell: Row) -> str:
 
 
 def kinds_of(cells: Iterable[CellResult]) -> Kind:
-    """What the examples of some cells are called. Cells that tell examples apart measure little, and say it last."""
+    """Return what the examples of some cells are called. Cells that tell examples apart measure little, and say it
+    last."""
     measured = [cell for cell in cells if cell.metrics]
     return kind_of_all(cell.kind for cell in [one for one in measured if reconstructs(one)] or measured)
 
 
 def is_table(cell: CellResult) -> bool:
-    """Whether the dataset is a table: its rows have errors by kind of column."""
+    """Return whether the dataset is a table: its rows have errors by kind of column."""
     return cell.kind == ROWS
 
 
 def reconstructs(cell: CellResult) -> bool:
-    """Whether the attack does more than tell examples apart."""
+    """Return whether the attack does more than tell examples apart."""
     return cell.identified is None
 
 
 def is_of_images(cell: CellResult) -> bool:
-    """Whether images were reconstructed, or might have been."""
+    """Return whether images were reconstructed, or might have been."""
     return reconstructs(cell) and not is_table(cell) and not is_of_texts(cell)
 
 
 def is_of_texts(cell: CellResult) -> bool:
-    """Whether the dataset is one of texts."""
+    """Return whether the dataset is one of texts."""
     return cell.kind == TEXTS
 
 
 def unrun(cell: CellResult) -> str:
-    """What is said of a cell that was not run; a part of it may stand in another cell."""
+    """Return what is said of a cell that was not run; a part of it may stand in another cell."""
     if cell.settled_by is not None:
         return "skipped"
     return "not whole" if (cell.not_applicable_reason or "").startswith(IN_PART) else "not run"
@@ -187,7 +188,7 @@ def tokens_right(cell: CellResult) -> str:
 
 
 def has(name: str) -> Callable[[CellResult], bool]:
-    """Whether a cell has a value for the metric ``name``."""
+    """Return whether a cell has a value for the metric ``name``."""
     return lambda cell: name in cell.metrics and cell.metrics[name].mean is not None
 
 
@@ -230,7 +231,7 @@ def guarantees_and_theorem(cell: CellResult) -> str:
 
 
 def detectable(cell: CellResult) -> str:
-    """What a watchful client would see of a server that tampers: a line for each thing to look at."""
+    """Return what a watchful client would see of a server that tampers: a line for each thing to look at."""
     seen = cell.detectable
     if seen is None:
         return text.MISSING
@@ -319,7 +320,7 @@ WIDE = (
 
 
 def found(cell: CellResult) -> Text:
-    """What an attack reached, and dimmed below how near it came, or that it only tells examples apart."""
+    """Return what an attack reached, and dimmed below how near it came, or that it only tells examples apart."""
     if cell.not_applicable_reason is not None:
         return Text(text.MISSING)
     if not reconstructs(cell):

@@ -27,7 +27,7 @@ COLUMNS = ("what", "cell", "success", "mean rank", "log RMSE", "p", "victims")
 
 
 def shown(report: Report, everything: bool = False) -> list[Finding]:
-    """What is worth a line: everything but the cells that did not move."""
+    """Return what is worth a line: everything but the cells that did not move."""
     return [finding for finding in report.findings if everything or finding.kind != "unmoved"]
 
 

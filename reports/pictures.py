@@ -140,7 +140,7 @@ def also_as(kinds: Sequence[str]) -> Iterator[None]:
 
 
 def as_chosen(draw: Callable[..., None]) -> Callable[..., None]:
-    """What draws in the forms that were chosen here, wherever it is called: also by another process."""
+    """Return what draws in the forms that were chosen here, wherever it is called: also by another process."""
     return partial(_drawn_as, _also.get(), draw) if _also.get() else draw
 
 

@@ -48,7 +48,7 @@ class Axis:
 
 
 def _in_words(cell: CellResult, but: str) -> str:
-    """What else differs between cells along an axis, but for the axis itself."""
+    """Return what else differs between cells along an axis, but for the axis itself."""
     looks = cell.observations if but != "looks" else 1
     rounds = columns.rounds_seen(cell) if but != "seen" else 1
     before = cell.round if but != "round" else 0

@@ -94,7 +94,7 @@ def strongest_block(rows: Iterable[SummaryRow], width: int) -> list[RenderableTy
 
 
 def _says_less(row: SummaryRow) -> bool:
-    """Whether the place claims less than its attack: a cell of several examples, or of an unfit attack."""
+    """Return whether the place claims less than its attack: a cell of several examples, or of an unfit attack."""
     return row.shown != "resilient" and any(one.verdict == "resilient" for one in row.attacks)
 
 
@@ -108,7 +108,7 @@ def _strongest(row: SummaryRow) -> str:
 
 
 def _tier(row: SummaryRow) -> str:
-    """What the strongest attack knows of the defense; where none works, what the one that knows most does."""
+    """Return what the strongest attack knows of the defense; where none works, what the one that knows most does."""
     return next((one.tier for one in row.attacks if one.attack == row.strongest), row.tier)
 
 
@@ -208,7 +208,7 @@ def _distinct(controls: Iterable[CellResult]) -> list[CellResult]:
 
 
 def _units(cells: Iterable[CellResult]) -> list[RenderableType]:
-    """What clipping and noise apply to, once per defense."""
+    """Return what clipping and noise apply to, once per defense."""
     sentences = {text.safe(cell.defense, 40): text.safe(cell.units, 400) for cell in cells if cell.units}
     return [Text(f"{name}: {sentence}", style="dim") for name, sentence in sentences.items()]
 
@@ -220,7 +220,7 @@ def _claims(cells: Iterable[CellResult]) -> list[RenderableType]:
 
 
 def _repeated(cells: Iterable[CellResult]) -> list[RenderableType]:
-    """What an epsilon beside repeated looks does not say."""
+    """Return what an epsilon beside repeated looks does not say."""
     if not any(statement.epsilon is not None for cell in cells if cell.observations > 1 for statement in cell.privacy):
         return []
     words = "seen Rx: the adversary averages R observations of a record; epsilon counts one, and R cost R compositions"
@@ -262,7 +262,7 @@ def _by_defense(cells: Sequence[CellResult], width: int, style: str) -> Renderab
 
 
 def _below(cells: Iterable[CellResult]) -> list[str]:
-    """What a narrow table has no columns for: each line once, with the places and attacks that it concerns."""
+    """Return what a narrow table has no columns for: each line once, with the places and attacks that it concerns."""
     lines: dict[str, list[CellResult]] = defaultdict(list)
     of_places = set[str]()
     for cell in cells:
@@ -357,7 +357,7 @@ def _unfit(cells: Iterable[CellResult]) -> list[RenderableType]:
 
 
 def _warnings(cells: Iterable[CellResult]) -> list[RenderableType]:
-    """What contradicts what was declared, with the cells it was seen in."""
+    """Return what contradicts what was declared, with the cells it was seen in."""
     said = _said(cells, lambda cell: cell.warnings)
     return [Text(f"warning: {warning} ({places})", style="bold") for warning, places in said]
 

@@ -73,7 +73,7 @@ def p_value(value: float | None) -> str:
 
 
 def arguments(defense: str, values: Mapping[str, object]) -> str:
-    """What differs from the defense's defaults, as ``sigma=3 convention=mean``, in stacks with its part's name.
+    """Return what differs from the defense's defaults, as ``sigma=3 convention=mean``, in stacks with its part's name.
 
     The result document has all of them. Of a defense that is not known here every argument is shown.
     """
@@ -107,12 +107,12 @@ def epsilon(value: float) -> str:
 
 
 def too_large(epsilon: float | None) -> str:
-    """What goes on after an epsilon that promises nothing; empty for others."""
+    """Return what goes on after an epsilon that promises nothing; empty for others."""
     return ", too large to promise anything" if epsilon is not None and epsilon > MOST_EPSILON else ""
 
 
 def told(statement: Statement) -> str:
-    """What an epsilon lets an attacker tell, after its number; empty in documents that are older."""
+    """Return what an epsilon lets an attacker tell, after its number; empty in documents that are older."""
     if statement.told_apart is None:
         return ""
     mu = "" if statement.mu is None else f", mu {statement.mu:.3g}"
@@ -146,7 +146,7 @@ def claimed_and_proven(statements: Iterable[Statement]) -> list[str]:
 
 
 def is_of_claims(statement: Statement) -> bool:
-    """Whether it is the statement of a framework's filter, as ``harness claims`` makes them."""
+    """Return whether it is the statement of a framework's filter, as ``harness claims`` makes them."""
     return (statement.schedule or "").startswith("harness claims")
 
 
@@ -171,7 +171,7 @@ def at_most(bound: Bound | None, event: Ceiling | None) -> str:
 
 
 def blind(event: Ceiling | None) -> str:
-    """What the best guess without the observation reaches."""
+    """Return what the best guess without the observation reaches."""
     return MISSING if event is None else percent(event.kappa)
 
 

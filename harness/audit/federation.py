@@ -74,7 +74,7 @@ class AuditedFederation:
         return message
 
     def finish(self, server: ServerRound, now: int) -> Tensor:
-        """What the server applies at the end of round ``now``, (P,)."""
+        """Return what the server applies at the end of round ``now``, (P,)."""
         applied = server.aggregate(self.context(now, 0, 1))
         self.on_round()
         return applied
@@ -141,7 +141,7 @@ class _StepReader(Recorder):
     _expected: Tensor | float = 0.0
 
     def batch(self, step: int, weights: Tensor) -> ExamplesAndCanaries:
-        """What is in a step's batches; what they release without canaries and noise is remembered."""
+        """Return what is in a step's batches; what they release without canaries and noise is remembered."""
         examples = self.audit.examples
         seen = examples.batch(self.context.round, step, weights, self.canaries, self.real)
         if examples.real is not None:
@@ -210,14 +210,15 @@ class SumAudit:
         return scores
 
     def _round(self, federation: AuditedFederation, now: int, weights: Tensor, dealt: Dealt) -> tuple[Tensor, Tensor]:
-        """What the server applies (P,) after one round, and what the auditor does not know of it (P,)."""
+        """Return what the server applies (P,) after one round, and what the auditor does not know of it (P,)."""
         known = self._known(federation, now, weights, dealt)
         applied, messages = self._play(federation, now, weights, dealt, canaries=True)
         colluding = messages[self.examples.settings.holders :].sum(0) / federation.cohort.clients_per_round
         return applied, applied - colluding - known
 
     def _known(self, federation: AuditedFederation, now: int, weights: Tensor, dealt: Dealt) -> Tensor | float:
-        """What the real examples alone would give without noise (P,), exactly so in a round of one local step."""
+        """Return what the real examples alone would give without noise (P,), exactly so in a round of one local
+        step."""
         if self.examples.real is None:
             return 0.0
         remembered = {first: dict(state) for first, state in federation.clients.items()}

@@ -111,7 +111,7 @@ class Planted:
 
     @property
     def refuted(self) -> bool:
-        """Whether the job keeps no such epsilon."""
+        """Return whether the job keeps no such epsilon."""
         return self.epsilon is not None and self.lower_bound > self.epsilon
 
     def lines(self) -> list[str]:
@@ -335,7 +335,8 @@ class PlayedExamples:
         return deal(torch.arange(count, device=self.included.device), holders, clients)
 
     def batch(self, now: int, step: int, weights: Tensor, canaries: Dealt, real: Dealt) -> ExamplesAndCanaries:
-        """What Poisson sampling takes into a step of N clients at weights (N, P); a canary that is out is not there."""
+        """Return what Poisson sampling takes into a step of N clients at weights (N, P); a canary that is out is not
+        there."""
         settings = self.settings
         random = Stream(settings.seed, "audit sample", now, step)
         taken = poisson_sample((settings.canaries,), settings.sampling_rate, random).to(weights.device)

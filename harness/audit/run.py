@@ -43,7 +43,7 @@ class Claim:
     note: str = ""
 
     def verdict(self, bound: float) -> str:
-        """What a lower bound on epsilon says of it."""
+        """Return what a lower bound on epsilon says of it."""
         if self.statement.epsilon is not None and bound > self.statement.epsilon:
             return "violates its guarantee"
         if self.claimed is not None and bound > self.claimed:
@@ -52,7 +52,7 @@ class Claim:
 
 
 def unit_of(defense: Defense, settings: AuditSettings) -> Unit:
-    """What the defense says it protects; examples where it says nothing.
+    """Return what the defense says it protects; examples where it says nothing.
 
     Raises:
         UsageError: clients, whose number a setting for examples names too.

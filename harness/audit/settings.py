@@ -87,7 +87,7 @@ class AuditSettings:
 
     @property
     def sums(self) -> bool:
-        """Whether canaries among examples are looked for in the sum of a round's clients."""
+        """Return whether canaries among examples are looked for in the sum of a round's clients."""
         return self.clients_per_round > 1 and self.view != "message"
 
     @property
@@ -101,7 +101,7 @@ class AuditSettings:
         return self.sampling_rate if unit == "example" else cohort.clients_per_round / cohort.clients
 
     def facts(self, unit: Unit, tensors: int, parameters: int | None = None) -> PrivacyFacts:
-        """What the defense's statements depend on: the very sampler, clients and steps that are played."""
+        """Return what the defense's statements depend on: the very sampler, clients and steps that are played."""
         sampler = "none" if self.rate(unit) == 1 else "poisson"
         # Whose examples are canaries takes part in every round.
         clients = "none" if unit == "example" else sampler

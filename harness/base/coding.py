@@ -59,7 +59,7 @@ class Coding:
     feedback: bool = False
 
     def of(self, values: Tensor, sizes: tuple[int, ...]) -> Tensor:
-        """What is left of numbers (..., P), in tensors of these sizes."""
+        """Return what is left of numbers (..., P), in tensors of these sizes."""
         made = [self._coded(part * self.unit) for part in values.split(sizes, dim=-1)]
         return torch.cat(made, dim=-1) / self.unit
 
@@ -93,7 +93,8 @@ class Coding:
         return replace(self, unit=unit)
 
     def explains(self, values: Tensor, target: Tensor, sizes: tuple[int, ...], lead: bool) -> Tensor:
-        """What of a target (..., P) is left of values (..., P); ``lead``: without steps. Of lengths alone, all else."""
+        """Return what of a target (..., P) is left of values (..., P); ``lead``: without steps. Of lengths alone, all
+        else."""
         if self.kind != "length":
             return (self.smooth if lead else self.of)(values, sizes)
         own, read = ((group_sums(one.square(), sizes) + _TINY).sqrt() for one in (values, target))
@@ -126,7 +127,7 @@ class Coding:
         return part.abs().mean(-1, keepdim=True)
 
     def words(self) -> str:
-        """What it does, in half a sentence."""
+        """Return what it does, in half a sentence."""
         if self.kind == "int8":
             return f"rounded to {2**self.bits - 1} steps by the largest magnitude of each tensor"
         return _WORDS[self.kind]

@@ -128,7 +128,8 @@ def peak_of(work: Callable[[], object]) -> int:
 
 
 def is_small(rows: int, parameters: int, pixels: int, device: str) -> bool:
-    """Whether so many networks and images are so small a part of what is free that nothing needs to be measured."""
+    """Return whether so many networks and images are so small a part of what is free that nothing needs to be
+    measured."""
     free = _free(device)
     return free is None or 8.0 * rows * (_PER_PARAMETER * parameters + _PER_PIXEL * pixels) < _SMALL * free
 

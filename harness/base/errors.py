@@ -20,7 +20,7 @@ class OutputError(UsageError):
 
 
 def in_one_line(error: BaseException) -> str:
-    """What went wrong in somebody else's code, short enough to stand in a message."""
+    """Return what went wrong in somebody else's code, short enough to stand in a message."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")[:200]
 
 
@@ -62,7 +62,7 @@ def _spelled(line: str) -> str:
 
 
 def lacks_files(error: BaseException | None) -> bool:
-    """Whether the system lets the process open no more files, whatever was made of that."""
+    """Return whether the system lets the process open no more files, whatever was made of that."""
     while error is not None:
         # A library that cannot be loaded for it says so in words alone.
         if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE) or "Too many open files" in str(error):
@@ -72,7 +72,7 @@ def lacks_files(error: BaseException | None) -> bool:
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether that is what went wrong; libraries say it with types of their own."""
+    """Return whether that is what went wrong; libraries say it with types of their own."""
     words = ("allocate memory", "out of memory", "Unable to allocate")
     return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 

@@ -11,17 +11,17 @@ _ASIDE = re.compile(r",? ?(inplace=True|(track_running_stats|momentum)=[^,)]*|0x
 
 
 def drops_out(layer: nn.Module) -> bool:
-    """Whether a layer is one that drops out units, or, as torchvision's stochastic depth, whole branches."""
+    """Return whether a layer is one that drops out units, or, as torchvision's stochastic depth, whole branches."""
     return isinstance(layer, nn.modules.dropout._DropoutNd) or type(layer).__name__ == "StochasticDepth"
 
 
 def drops_within(layer: nn.Module) -> bool:
-    """Whether a layer drops out units beside what it is there for: attention, and recurrent layers."""
+    """Return whether a layer drops out units beside what it is there for: attention, and recurrent layers."""
     return isinstance(layer, nn.MultiheadAttention | nn.RNNBase) and float(layer.dropout) > 0
 
 
 def is_random(layer: nn.Module) -> bool:
-    """Whether a layer drops out anything while it trains."""
+    """Return whether a layer drops out anything while it trains."""
     return drops_within(layer) or (drops_out(layer) and float(layer.p) > 0)  # pyright: ignore[reportArgumentType]
 
 

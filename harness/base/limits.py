@@ -67,8 +67,8 @@ def require_steps(rounds: int, steps: int) -> None:
 
 
 def seconds_of(steps: int, gradients: int, weights: int) -> float:
-    """What so many local steps of a small network with so many weights take, with so many gradients of single examples
-    in all of them."""
+    """Return what so many local steps of a small network with so many weights take, with so many gradients of single
+    examples in all of them."""
     return steps * _SECONDS_PER_STEP + gradients * _SECONDS_PER_GRADIENT * min(1.0, weights / _WEIGHTS)
 
 
@@ -125,7 +125,8 @@ def _available() -> int | None:
 
 
 def _left_in_group() -> int | None:
-    """What a container's own limit leaves; files that the system keeps in memory are given up when it is needed."""
+    """Return what a container's own limit leaves; files that the system keeps in memory are given up when it is
+    needed."""
     try:
         most = int((_GROUP / "memory.max").read_text())  # "max" where there is none
         used = int((_GROUP / "memory.current").read_text())
@@ -136,7 +137,7 @@ def _left_in_group() -> int | None:
 
 
 def _left_of_addresses() -> int | None:
-    """What ``ulimit -v`` leaves."""
+    """Return what ``ulimit -v`` leaves."""
     if resource is None or (most := resource.getrlimit(resource.RLIMIT_AS)[0]) == resource.RLIM_INFINITY:
         return None
     used = _used(0)

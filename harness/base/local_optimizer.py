@@ -164,17 +164,18 @@ class LocalOptimizer(BaseModel):
 
     @property
     def is_plain(self) -> bool:
-        """Whether a step is the gradient times the learning rate, and nothing else."""
+        """Return whether a step is the gradient times the learning rate, and nothing else."""
         return self == PLAIN
 
     @property
     def is_linear(self) -> bool:
-        """Whether an update is a weighted sum of gradients and the weights before."""
+        """Return whether an update is a weighted sum of gradients and the weights before."""
         return self.name == "sgd" and self.clip_grad_norm is None
 
     @property
     def first_step(self) -> "Adaptive | None":
-        """What the first step of an adaptive class makes of a gradient; None where decay or a clip is mixed into it."""
+        """Return what the first step of an adaptive class makes of a gradient; None where decay or a clip is mixed into
+        it."""
         decays = self.weight_decay or any(decay for _, _, decay in self.groups)
         if self.name == "sgd" or self.clip_grad_norm or not self.eps or (decays and self.name != "adamw"):
             return None
@@ -183,16 +184,17 @@ class LocalOptimizer(BaseModel):
 
     @property
     def gain(self) -> float:
-        """What a step multiplies the mean of its examples' gradients by: k where k batches are added up."""
+        """Return what a step multiplies the mean of its examples' gradients by: k where k batches are added up."""
         return self.loss_scale * (self.accumulate if self.accumulate_sum else 1)
 
     @property
     def is_stateful(self) -> bool:
-        """Whether it remembers something from one step to the next, as torch does."""
+        """Return whether it remembers something from one step to the next, as torch does."""
         return self.name != "sgd" or self.momentum > 0
 
     def velocity(self, update: Tensor, rate: float, before: Tensor | None) -> Tensor:
-        """What SGD remembers after one step that made this update; ``before``: what it remembered, None for nothing."""
+        """Return what SGD remembers after one step that made this update; ``before``: what it remembered, None for
+        nothing."""
         made = update / -rate
         if not self.nesterov:
             return made
@@ -224,7 +226,8 @@ class LocalOptimizer(BaseModel):
         return [one / float(here) for one in behind]
 
     def direction(self, gradient: Tensor, weights: Tensor, memory: Remembered) -> tuple[Tensor, Remembered]:
-        """What the weights move by in a step, divided by minus the learning rate, and what is remembered after it.
+        """Return what the weights move by in a step, divided by minus the learning rate, and what is remembered after
+        it.
 
         The learning rate is a schedule's first above 0; the other rates are factors of what is returned.
 
@@ -288,7 +291,7 @@ class LocalOptimizer(BaseModel):
 
 
 def is_usual(name: str, key: str, value: Any) -> bool:
-    """Whether an argument of torch's leaves the steps of a class as they are here, and need not be said.
+    """Return whether an argument of torch's leaves the steps of a class as they are here, and need not be said.
 
     Raises:
         ValueError: it makes other steps of them, that are not known.
@@ -418,16 +421,16 @@ class UpdateReading:
 
     @property
     def alike(self) -> bool:
-        """Whether it is the mean of the steps' gradients."""
+        """Return whether it is the mean of the steps' gradients."""
         return self.shares is not None and set(self.shares) == {1.0}
 
     @property
     def decays(self) -> bool:
-        """Whether a part of the weights before lies in the update."""
+        """Return whether a part of the weights before lies in the update."""
         return bool(self.kept) or any(kept for _, _, kept in self.groups)
 
     def gradient(self, update: Tensor, weights: Tensor) -> Tensor:
-        """What an update (R, P) says of the gradient, given the weights (R, P) before it."""
+        """Return what an update (R, P) says of the gradient, given the weights (R, P) before it."""
         made = self._steps(update, weights)
         return made if self.adaptive is None else self.adaptive.gradient(made, self._rounded(weights))
 
@@ -474,7 +477,7 @@ class UpdateReading:
         return spacing(size, dtype).double() / (self._rate(weights.double()) * self.steps * 12**0.5)
 
     def _rate(self, like: Tensor) -> Any:
-        """What an update like this one is divided by, for each step: one number, or (P,) of groups."""
+        """Return what an update like this one is divided by, for each step: one number, or (P,) of groups."""
         if not self.groups:
             return self.rate
         return of_each(self.groups, [self.rate * factor for _, factor, _ in self.groups], like)
@@ -577,13 +580,13 @@ def _reading_of_groups(optimizer: LocalOptimizer, steps: int, rate: float, chang
 
 
 def _alike(shares: tuple[float, ...], others: tuple[float, ...] | None) -> bool:
-    """Whether these are the same but for rounding."""
+    """Return whether these are the same but for rounding."""
     return others is not None and all(abs(one - other) < _SAME for one, other in zip(shares, others, strict=True))
 
 
 @lru_cache(maxsize=256)
 def _weights(text: str, steps: int, rate: float) -> tuple[float, ...]:
-    """What a linear optimizer's update has of the weights before, and of the gradient of each step."""
+    """Return what a linear optimizer's update has of the weights before, and of the gradient of each step."""
     if steps > _MOST_STEPS:
         raise UsageError(f"local_steps {steps:,} are more than are read of {text[:40]} ({_MOST_STEPS:,}); correct it")
     optimizer = optimizer_of(text)

@@ -28,7 +28,7 @@ def in_words(seconds: float) -> str:
 
 
 def in_notebook() -> bool:
-    """Whether a notebook's kernel runs this, whose output shows a bar though it is no terminal."""
+    """Return whether a notebook's kernel runs this, whose output shows a bar though it is no terminal."""
     python: Any = sys.modules.get("IPython")
     shell = python.get_ipython() if python is not None else None
     return shell is not None and hasattr(shell, "kernel")
@@ -78,7 +78,7 @@ def hush() -> None:
 
 
 def may_foretell() -> bool:
-    """Whether to say how long something takes: once in a process that is one of several, which are alike."""
+    """Return whether to say how long something takes: once in a process that is one of several, which are alike."""
     first, _pace.foretold = not _pace.foretold, True
     return first or not _pace.hushed
 

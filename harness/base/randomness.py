@@ -77,7 +77,8 @@ def logarithm(fraction: Any, exponent: Any) -> Any:
 
 
 def tail_quantile(probability: np.ndarray) -> np.ndarray:
-    """What a standard normal number exceeds with a probability, from 2^-200 to 1/2 and a little more: float64."""
+    """Return what a standard normal number exceeds with a probability, from 2^-200 to 1/2 and a little more:
+    float64."""
     half, found = 0.5 - probability, np.empty_like(probability)
     root = np.sqrt(-tail_logarithm(np.minimum(probability, 0.25)))
     middle = half <= 0.425
@@ -287,7 +288,8 @@ def _words(keys: Tensor, part: slice) -> Tensor:
 
 
 def _mapped(keys: list[bytes], count: int, device: torch.device, mapped: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """What a map makes (R, ``count``) of the lower and upper halves of words of 64 bits, int64 and not negative."""
+    """Return what a map makes (R, ``count``) of the lower and upper halves of words of 64 bits, int64 and not
+    negative."""
     state, made = _state(keys, device), []
     for part in _parts(len(keys), 2 * count):
         halves = (_words(state, part).long() & 0xFFFFFFFF).unflatten(1, (-1, 2))

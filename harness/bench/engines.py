@@ -348,7 +348,7 @@ def _usual_batch(stage: Stage, dataset: str, model: str) -> int:
 
 
 def _contestants(everyone: WorkerPool, scene: Scene, attack: Attack, chunk: int) -> dict[str, Callable[[], float]]:
-    """What is timed, by name; each returns the number of victims times iterations that it did."""
+    """Return what is timed, by name; each returns the number of victims times iterations that it did."""
     seen = scene.observation
     first = scene.truth.images[0].to(seen.target)
     alone = arithmetic(products_of(seen.model.plain(seen.weights[0]), first))

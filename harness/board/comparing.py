@@ -114,7 +114,7 @@ def _gate_cell(one: CardCell) -> GateCell:
 
 
 def _settled(card: Card) -> Any:
-    """What comes out alike whatever is drawn, and what is read first: verdict, headline, tiers."""
+    """Return what comes out alike whatever is drawn, and what is read first: verdict, headline, tiers."""
     return _rounded({
         "status": card.status, "reported": card.reported and card.reported.model_dump(), "command": card.command,
         # Until version 0.1.5 cards did not say which processor they were made on.
@@ -199,7 +199,7 @@ def _of_its_victims(one: CardCell) -> Iterator[str]:
 
 
 def _is_wide(summary: Summary, rows: int) -> bool:
-    """Whether the interval lies around the mean, as wide at least as the deviation of so many makes it."""
+    """Return whether the interval lies around the mean, as wide at least as the deviation of so many makes it."""
     low, high = summary.ci95 or (None, None)
     if low is None or high is None or summary.mean is None or not rows:
         return True
@@ -209,7 +209,7 @@ def _is_wide(summary: Summary, rows: int) -> bool:
 
 
 def _fits(rate: Rate, independent: bool) -> bool:
-    """Whether rate and interval are those of the successes; of trials that share a fate whether they may be."""
+    """Return whether rate and interval are those of the successes; of trials that share a fate whether they may be."""
     low, high = rate.ci95 or (None, None)
     if not rate.n or rate.rate is None or low is None or high is None:
         return not rate.successes

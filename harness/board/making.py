@@ -70,7 +70,7 @@ def _in_order(stored: Sequence[StoredCell]) -> list[StoredCell]:
 
 
 def own_settings(stored: StoredCell) -> Facts:
-    """What makes the cell, without what computed it."""
+    """Return what makes the cell, without what computed it."""
     return {name: value for name, value in stored.settings.items() if name in CellSettings.model_fields}
 
 
@@ -177,7 +177,7 @@ def _trainings(path: Path, left_out: list[str]) -> Iterator[TrainDocument]:
 
 
 def _is_public(training: TrainDocument) -> bool:
-    """Whether it was made with no file of its maker."""
+    """Return whether it was made with no file of its maker."""
     return not OWN_NAMES.keys() & training.sources.keys()
 
 

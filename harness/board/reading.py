@@ -100,7 +100,8 @@ def cells_of(card: Card) -> list[CellSettings]:
 
 
 def is_of(settings: CellSettings, training: Mapping[str, Any]) -> bool:
-    """Whether settings of a training, which may come from anywhere, are of the same federation, under the same defense.
+    """Return whether settings of a training, which may come from anywhere, are of the same federation, under the same
+    defense.
 
     Raises:
         UsageError: the defense cannot be built.

@@ -111,7 +111,7 @@ def _place(folder: Path | str, number: int, client: str) -> Path:
 
 
 def _defense(call_next: Callable[..., Any], message: Any) -> Any:
-    """What the mods beside this one declare; None where none does.
+    """Return what the mods beside this one declare; None where none does.
 
     Raises:
         UsageError: one that stands before this mod, so that what leaves the client is something else.

@@ -226,7 +226,7 @@ def _with_tokenizer(given: Mapping[str, Any]) -> tuple[dict[str, Any], Path | No
 
 
 def _problems(watch: Watch, given: Mapping[str, Any]) -> list[str]:
-    """What keeps a training from being captured; what is merely taken for granted is told."""
+    """Return what keeps a training from being captured; what is merely taken for granted is told."""
     for note in watch.told:
         log.warning("harness: %s", note)
     doubts = [(fact, doubt) for fact, doubt in watch.unsure.items() if fact not in given]
@@ -291,7 +291,7 @@ def _record_of(facts: Mapping[str, Any], problems: Sequence[str]) -> CaptureReco
 
 
 def _with_rate_of(given: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, Any]:
-    """What was seen, with the learning rate of an optimizer that is given without one."""
+    """Return what was seen, with the learning rate of an optimizer that is given without one."""
     rate = seen.get("optimizer", {}).get("lr")
     bare = "optimizer" in given and rate and with_rate(given["optimizer"])[1] is None
     return {**seen} | ({"learning_rate": rate} if bare else {})
@@ -419,7 +419,7 @@ def of_their_kind(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_by_hand(given: Mapping[str, Any]) -> bool:
-    """Whether all facts of a capture are given, and none is to be read."""
+    """Return whether all facts of a capture are given, and none is to be read."""
     return "learning_rate" in given
 
 

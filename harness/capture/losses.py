@@ -334,13 +334,13 @@ def _either(old: Tensor | None, new: Tensor) -> Tensor:
 
 
 def _differ(norm: Tensor, other: Tensor) -> Tensor:
-    """Whether norms are apart by more than rounding, one bool."""
+    """Return whether norms are apart by more than rounding, one bool."""
     near = _NEAR_OF_HALF if norm.element_size() < 4 else _SAME_NORM
     return (norm - other).abs() > near * other
 
 
 def _is_meant(value: float) -> bool:
-    """Whether somebody may have written this number, or 1 by it: it has few digits."""
+    """Return whether somebody may have written this number, or 1 by it: it has few digits."""
     return any(abs(float(f"{one:.2g}") / one - 1) < _OF_FEW_DIGITS for one in (value, 1 / value))
 
 

@@ -74,7 +74,7 @@ class CaptureFilter(Filter):
             self._end(fl_ctx.get_identity_name())
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """What NVFlare calls with every result."""
+        """Return what NVFlare calls with every result."""
         client = fl_ctx.get_identity_name()
         if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.IN or client not in _OPEN:
             return shareable

@@ -47,7 +47,7 @@ class Steps:
         return self._all[0][0] if self._all else None
 
     def are_of(self, optimizer: Optimizer) -> bool:
-        """Whether this one has begun a step."""
+        """Return whether this one has begun a step."""
         return any(one is optimizer for one, _ in self._all)
 
     def begin(self, optimizer: Optimizer) -> None:
@@ -135,7 +135,7 @@ def parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
 
 
 def _trained_by(optimizer: Optimizer) -> set[int]:
-    """What is trained, by its identity."""
+    """Return what is trained, by its identity."""
     return {id(one) for one in parameters_of(optimizer) if one.requires_grad}
 
 
@@ -242,7 +242,7 @@ class Loader:
 
 
 def loader_of(dataset: Any, batches: Any) -> Loader:
-    """What is known of a loader from its dataset and its sampler of batches."""
+    """Return what is known of a loader from its dataset and its sampler of batches."""
     sampler, count = getattr(batches, "sampler", None), None
     with suppress(Exception):
         count = len(dataset) if sampler is None else len(sampler)
@@ -276,7 +276,7 @@ def batches_of(steps: Taken, loaders: Sequence[Loader], tell: Callable[[str], No
 
 
 def _told_by(loader: Loader, steps: Taken, each: int) -> dict[str, Any]:
-    """What a loader tells of the batches behind these steps; {} where they are not its."""
+    """Return what a loader tells of the batches behind these steps; {} where they are not its."""
     count = each * len(steps)
     sizes, places = loader.sizes(count), loader.given(count)
     seen = [steps[place // each] for place in range(0, count, each)]
@@ -297,7 +297,7 @@ def _told_by(loader: Loader, steps: Taken, each: int) -> dict[str, Any]:
 
 
 def _of_sizes(sizes: list[int], loaders: Sequence[Loader], tell: Callable[[str], None]) -> dict[str, Any]:
-    """What the sizes of batches tell by themselves: passes end with a smaller one, and are alike."""
+    """Return what the sizes of batches tell by themselves: passes end with a smaller one, and are alike."""
     size, smaller = max(sizes), [place for place, one in enumerate(sizes) if one < max(sizes)]
     if not smaller:
         return {"batch_size": size}

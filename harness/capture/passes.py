@@ -269,7 +269,7 @@ class Network:
         return changed_buffer(self.module, self.still)
 
     def _dropped(self) -> bool:
-        """Whether the gradients of all earlier passes are gone, or are none that a step is taken with."""
+        """Return whether the gradients of all earlier passes are gone, or are none that a step is taken with."""
         if any(getattr(one, "summed_grad", None) is not None for one in self.module.parameters()):
             return False  # Opacus's BatchMemoryManager keeps the clipped ones there until the step
         made = [one.grad for one in self.module.parameters() if one.grad is not None]
@@ -298,7 +298,7 @@ def moved(now: Tensor | None, before: Tensor | None) -> Tensor | None:
 
 
 def is_wrapper(one: object) -> bool:
-    """Whether this is what a library wrapped around a network."""
+    """Return whether this is what a library wrapped around a network."""
     return issubclass(type(one), nn.Module) and type(one).__name__ in _WRAPPERS
 
 
@@ -347,7 +347,7 @@ def random_state() -> list[Any]:
 
 
 def alike(state: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether no number was drawn between two states."""
+    """Return whether no number was drawn between two states."""
     return len(state) != len(other) or all(
         one == two if not hasattr(one, "shape") else bool((one == two).all())
         for one, two in zip(state, other, strict=True)
@@ -378,7 +378,7 @@ def _asks_for_mode(module: nn.Module) -> str | None:
 
 
 def _computes_again(made: Tensor) -> bool:
-    """Whether a part of what this was made of is computed again for its gradient, as older checkpoints do."""
+    """Return whether a part of what this was made of is computed again for its gradient, as older checkpoints do."""
     waiting, visited = [made.grad_fn], set[Any]()
     while waiting and len(visited) < _NODES:
         node = waiting.pop()
@@ -402,7 +402,7 @@ def _equal(now: Tensor, was: Tensor) -> bool:
 
 
 def _outputs_of(made: Any) -> list[Any]:
-    """What a network returned, one by one: a tensor, several, or an object that holds some."""
+    """Return what a network returned, one by one: a tensor, several, or an object that holds some."""
     if isinstance(made, Tensor):
         return [made]
     if isinstance(made, Mapping):
@@ -411,7 +411,7 @@ def _outputs_of(made: Any) -> list[Any]:
 
 
 def are_tokens(values: Tensor) -> bool:
-    """Whether a batch is of token numbers (B, T)."""
+    """Return whether a batch is of token numbers (B, T)."""
     return values.dim() == 2 and not values.is_floating_point()
 
 
@@ -448,7 +448,7 @@ def scaling_in_use(
 
 
 def _makes(mean: Sequence[float], deviation: Sequence[float], ends: Sequence[tuple[float, float]]) -> bool:
-    """Whether images in [0, 1], nearly from end to end, may have become such numbers."""
+    """Return whether images in [0, 1], nearly from end to end, may have become such numbers."""
     if len(mean) not in (1, len(ends)) or len(deviation) != len(mean):
         return False
     each = zip([*mean] * (len(ends) // len(mean)), [*deviation] * (len(ends) // len(mean)), ends, strict=True)

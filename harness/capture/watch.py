@@ -200,7 +200,7 @@ class Watch:
                 self._follow(one)
 
     def _is_given(self, module: nn.Module) -> bool:
-        """Whether this is the given network, perhaps wrapped."""
+        """Return whether this is the given network, perhaps wrapped."""
         return self._given is not None and bare(module) is bare(self._given)
 
     def _find_all(self) -> None:
@@ -457,7 +457,7 @@ class Watch:
         return {name: values[kept] for name, values in truth.items()}
 
     def _of_privacy(self, wrapper: Any) -> dict[str, Any]:
-        """What an optimizer of Opacus declares, which clips and adds noise before the step of the one inside."""
+        """Return what an optimizer of Opacus declares, which clips and adds noise before the step of the one inside."""
         if type(wrapper).__name__ != "DPOptimizer":
             self._tell(f"how {type(wrapper).__name__} changes its steps is not known; give the defense")
             return {}
@@ -479,7 +479,7 @@ class Watch:
         return next((one for one in named if id(one.module) not in inside), None)
 
     def _of_losses(self, network: "Network | None") -> dict[str, Any]:
-        """What the losses count; of the mean cross-entropy of all examples of a step nothing has to be said."""
+        """Return what the losses count; of the mean cross-entropy of all examples of a step nothing has to be said."""
         if not self._steps.rates:
             return {}
         steps = [] if network is None else network.made
@@ -524,7 +524,7 @@ def _facts_of_loader(loader: Any) -> Loader:
 
 
 def _trains() -> bool:
-    """Whether this pass is one of a training, and not of somebody who compiles or evaluates."""
+    """Return whether this pass is one of a training, and not of somebody who compiles or evaluates."""
     tracing = torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
     return torch.is_grad_enabled() and not tracing and not torch.compiler.is_compiling()
 
@@ -544,7 +544,7 @@ def _wrapped_for_privacy(optimizer: Optimizer) -> Any:
 
 
 def _scale() -> float:
-    """What a gradient scaler has multiplied losses by."""
+    """Return what a gradient scaler has multiplied losses by."""
     scalers = (one for one in _around() if hasattr(one, "get_scale") and hasattr(one, "unscale_"))
     return next((float(one.get_scale()) for one in scalers), 1.0)
 

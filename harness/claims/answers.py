@@ -274,7 +274,7 @@ class _Bound:
         return f"; sampling of the clients counted{over}"
 
     def by_samples(self, delta: float) -> bool:
-        """Whether samples give the smaller of both."""
+        """Return whether samples give the smaller of both."""
         delta -= self.count * self.lost
         return self._sampled(delta) < self._plain(delta)
 

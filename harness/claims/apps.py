@@ -38,7 +38,7 @@ _NOT_IN_CALLS = {"opacus:PrivacyEngine": ("accountant", "history", "engine", "se
 
 
 def read_project(path: Path, text: str, read: Read) -> Source:
-    """What a Flower app's pyproject.toml says, and the files of its components."""
+    """Return what a Flower app's pyproject.toml says, and the files of its components."""
     document = _toml(path, text)
     app = table(document, "tool", "flwr", "app")
     if not app:
@@ -64,7 +64,7 @@ def read_project(path: Path, text: str, read: Read) -> Source:
 
 
 def read_app(path: Path, text: str, read: Read) -> Source:
-    """What a file of Python says, with the configuration of the project that it lies in."""
+    """Return what a file of Python says, with the configuration of the project that it lies in."""
     source, config, document = Source(str(path)), None, {}
     for folder in list(path.resolve().parents)[:3]:
         if (toml := folder / "pyproject.toml").is_file():
@@ -189,7 +189,7 @@ def _as_python(path: Path) -> Iterator[None]:
 
 
 def _is_of(module: str, name: str) -> bool:
-    """Whether a module belongs to the package of the filter of this name."""
+    """Return whether a module belongs to the package of the filter of this name."""
     found = find_filter(name)
     return found is not None and module.partition(".")[0] == _package(found.name)
 
@@ -393,7 +393,7 @@ class Asked:
         return None if not text or set("*<>=~!,") & set(text) else _short(text)
 
     def below(self, since: str) -> tuple[bool, str | None]:
-        """Whether an older version may be installed, and one of the older ones if no other may be."""
+        """Return whether an older version may be installed, and one of the older ones if no other may be."""
         limit, newer, older = Version(since), False, []
         for one in self.ranges:
             try:
@@ -406,7 +406,7 @@ class Asked:
 
 
 def asked_of(package: str, dependencies: Iterable[str], poetry: object = None) -> Asked | None:
-    """What lines of dependencies ask of a package, without markers and extras; None where none names it.
+    """Return what lines of dependencies ask of a package, without markers and extras; None where none names it.
 
     Args:
         poetry: the package's version in Poetry's table of dependencies, where it has one.

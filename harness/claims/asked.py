@@ -31,7 +31,7 @@ def claims(
     sources: str | list[str] | tuple[str, ...], *, arg: dict[str, Any] | None = None, model: str | None = None,
     **facts: Any,
 ) -> list[Row]:  # fmt: skip
-    """What filters of frameworks claim, beside the epsilon that is proven.
+    """Return what filters of frameworks claim, beside the epsilon that is proven.
 
     Args:
         sources: configurations, which are read and never run, or names such as ``flower:LocalDpMod``.
@@ -56,7 +56,8 @@ def claims(
 
 
 def facts_of(given: dict[str, Any], model: str | None) -> dict[str, Any]:
-    """What was given of the federation, and the size of an update by the model's name where no number says it."""
+    """Return what was given of the federation, and the size of an update by the model's name where no number says
+    it."""
     sizes = {} if model is None else dict(zip(("numbers", "scalars"), network(model), strict=True))
     return {**sizes, **{name: value for name, value in given.items() if value is not None}}
 
@@ -116,7 +117,7 @@ def _rows(one: Filter, answer: Answer, where: str, version: str | None, schedule
 
 
 def _by_adjacency(line: Line, answer: Answer) -> dict[str, float | None]:
-    """What is proven for each relation of two neighbors, of the same view, unit, rounds, delta and sampling."""
+    """Return what is proven for each relation of two neighbors, of the same view, unit, rounds, delta and sampling."""
     return {one.relation: _finite(one.epsilon) for one in answer.proven if _same(one) == _same(line)}
 
 
@@ -125,7 +126,7 @@ def _same(line: Line) -> tuple[Any, ...]:
 
 
 def _at_claim(line: Any) -> float | None:
-    """What is proven at the claim's own delta; None where nothing is claimed or proven."""
+    """Return what is proven at the claim's own delta; None where nothing is claimed or proven."""
     if line.claimed is None or line.epsilon is None:
         return None
     return line.epsilon if line.at_claim is None else line.at_claim
@@ -163,7 +164,7 @@ def source_of(name: str) -> Source:
 
 
 def read_source(path: Path) -> Source:
-    """What a file says.
+    """Return what a file says.
 
     Raises:
         UsageError: it cannot be read, is no configuration that is known here, or names no known filter.
@@ -210,7 +211,8 @@ def _checked(source: Source) -> Source:
 
 
 def _document(path: Path, document: Any) -> Source:
-    """What a document of any format says: an accountant's state, a named filter, a platform's or NVFlare's file."""
+    """Return what a document of any format says: an accountant's state, a named filter, a platform's or NVFlare's
+    file."""
     source = Source(str(path))
     if not isinstance(document, dict):
         raise UsageError(f"{path}: holds no object; give a configuration, an accountant's state or a named filter")

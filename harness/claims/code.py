@@ -229,7 +229,7 @@ class Code:
         return {self.name_of(node) for node in read}
 
     def followed(self, node: ast.expr | None, without: ast.AST | None = None) -> ast.expr | None:
-        """What a name stands for, where one assignment says it, not counting those that contain ``without``."""
+        """Return what a name stands for, where one assignment says it, not counting those that contain ``without``."""
         for _ in range(DEEPEST):
             if not isinstance(node, ast.Name) or self.hidden:
                 break
@@ -337,7 +337,7 @@ class Code:
         return keys
 
     def _is_config(self, node: ast.expr, depth: int = 0) -> bool:
-        """Whether it is ``context.run_config``, a name for it, or a parameter that always gets it."""
+        """Return whether it is ``context.run_config``, a name for it, or a parameter that always gets it."""
         self.looked_up += 1
         if depth > DEEPEST or self.looked_up > MOST_VALUES or ast.unparse(node) in self.changed:
             return False
@@ -356,7 +356,8 @@ class Code:
         )  # fmt: skip
 
     def _gets_config(self, parameter: ast.arg, depth: int) -> bool:
-        """Whether all calls of a function in this file give the configuration; without a call, whether it says so."""
+        """Return whether all calls of a function in this file give the configuration; without a call, whether it says
+        so."""
         function, place = self.functions[parameter]
         name = getattr(function, "name", "")
         calls = self.called.get(name, [])
@@ -398,7 +399,7 @@ class Code:
 
 
 def _given(call: ast.Call, name: str, place: int, function: ast.AST) -> ast.expr | None:
-    """What a call gives for a parameter."""
+    """Return what a call gives for a parameter."""
     if any(isinstance(one, ast.Starred) for one in call.args):
         return None
     if word := next((word for word in call.keywords if word.arg == name), None):

@@ -98,7 +98,7 @@ def _until(events: Iterator[Any], end: str) -> Iterator[Any]:
 
 
 def _plain(text: str) -> Any:
-    """What a word without quotes is; numbers in other forms, such as octal ones and times of day, stay text."""
+    """Return what a word without quotes is; numbers in other forms, such as octal ones and times of day, stay text."""
     if text in _WORDS:
         return _WORDS[text]
     if _WHOLE.fullmatch(text):

@@ -45,7 +45,8 @@ class Found:
     drawn: tuple[float, int] | None = None
 
     def known(self, source: "Source", given: Mapping[str, Any]) -> Facts:
-        """What is known of the federation: what is ``given`` on the command line goes before what the source says.
+        """Return what is known of the federation: what is ``given`` on the command line goes before what the source
+        says.
 
         Raises:
             UsageError: a fact is none, or two contradict each other.
@@ -193,10 +194,10 @@ def once(pairs: Iterator[tuple[str, Any]], where: str) -> dict[str, Any]:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is a whole number, which true is not."""
+    """Return whether it is a whole number, which true is not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def in_a_line(error: BaseException) -> str:
-    """What a reader of files said, in short."""
+    """Return what a reader of files said, in short."""
     return re.sub(r"\s+", " ", str(error)).strip()[:120] or "nested too deeply"

@@ -322,7 +322,8 @@ def _steps(arguments: Arguments, facts: Facts, answer: Answer) -> tuple[float, f
 
 
 def _reported(parts: Parts, accountant: str, delta: float) -> float:
-    """What an accountant of Opacus prints, to its own error: prv adds 0.01, gdp is an estimate that is too small."""
+    """Return what an accountant of Opacus prints, to its own error: prv adds 0.01, gdp is an estimate that is too
+    small."""
     if accountant == "rdp":
         return epsilons.renyi_epsilon(parts, delta)
     if accountant == "gdp":

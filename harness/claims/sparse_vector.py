@@ -68,7 +68,7 @@ class Budget:
 
     @property
     def suffices(self) -> bool:
-        """Whether one pass suffices but for a probability of ``SECOND_PASS``.
+        """Return whether one pass suffices but for a probability of ``SECOND_PASS``.
 
         A value of 0 is accepted least often; of the threshold's noise the largest is taken. Source: Hoeffding 1963.
         """

@@ -108,7 +108,7 @@ def _read_claims(path: Path | None) -> Claims:
 
 
 def _is_claim(row: object) -> bool:
-    """Whether a row has what the report says of it, each of its kind."""
+    """Return whether a row has what the report says of it, each of its kind."""
     if not isinstance(row, dict) or not {"defense", "unit", "adjacency", "view", "rounds"} <= row.keys():
         return False
     numbers = [row.get(name) for name in ("claimed_epsilon", "claimed_delta", "epsilon", "delta", "mu")]

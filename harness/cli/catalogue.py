@@ -124,7 +124,7 @@ def _command_row(name: str, command: Any, above: Any, completes: dict[str, Any])
 
 
 def _completes(app: typer.Typer, name: str) -> dict[str, Any]:
-    """What completes the parameters of a command, or of a group's commands, by name."""
+    """Return what completes the parameters of a command, or of a group's commands, by name."""
     found: dict[str, Any] = {}
     for group in app.registered_groups:
         if group.name == name and group.typer_instance:

@@ -21,7 +21,7 @@ _COLUMNS = ("defense", "acts", "unit", "relation", "view", "claimed", "proven", 
 
 
 def _among(*allowed: str) -> Callable[[typer.CallbackParam, str | None], str | None]:
-    """What lets an option through where it is one of these."""
+    """Return what lets an option through where it is one of these."""
 
     def checked(param: typer.CallbackParam, value: str | None) -> str | None:
         if value is not None and value not in allowed:

@@ -48,7 +48,7 @@ class Screen(Console):
         return in_lines(one) if least > self.width else one
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """What is printed, piece by piece; codes that rich itself makes are pieces of their own."""
+        """Return what is printed, piece by piece; codes that rich itself makes are pieces of their own."""
         for piece in super().render(renderable, options):
             yield piece if piece.control else Segment(escaped(piece.text), piece.style)
 

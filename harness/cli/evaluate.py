@@ -367,7 +367,7 @@ def _cell_by_cell(
 
 
 def _whole(grids: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether every member of a suite runs.
+    """Return whether every member of a suite runs.
 
     Raises:
         UsageError: a configuration file says neither yes nor no.

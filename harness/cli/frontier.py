@@ -130,7 +130,7 @@ def _grid(
     grid: Grid, dataset: list[str] | None, defense: list[str] | None, defense_arg: list[str] | None,
     sigma: list[str] | None, attack: list[str] | None,
 ) -> Grid:  # fmt: skip
-    """What is usual, but for what is named."""
+    """Return what is usual, but for what is named."""
     if dataset:
         grid = replace(grid, datasets=tuple(dict.fromkeys(dataset_name(name) for name in split_lists(dataset))))
     if defense or defense_arg:

@@ -269,7 +269,7 @@ def _shown(default: object) -> str:
 
 
 def _words(annotation: Any) -> list[str]:
-    """What a setting can be, where its type names each."""
+    """Return what a setting can be, where its type names each."""
     if get_origin(annotation) is Literal:
         return [one for one in get_args(annotation) if isinstance(one, str)]
     inner = get_args(annotation) if get_origin(annotation) in (Union, UnionType, Annotated, tuple) else ()
@@ -355,7 +355,7 @@ def numbers(values: Iterable[Any], option: str) -> list[int]:
 
 
 def one_line(words: str, option: str) -> str:
-    """What the operator states, as one line. Raises UsageError where it is too long for a page."""
+    """Return what the operator states, as one line. Raises UsageError where it is too long for a page."""
     line = " ".join(words.split())
     if len(line) > _LONGEST_LINE:
         raise UsageError(f"{option} has {len(line)} characters; write at most {_LONGEST_LINE}")

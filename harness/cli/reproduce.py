@@ -136,7 +136,7 @@ class Part:
 
     @property
     def words(self) -> str:
-        """What it is, for a person who waits."""
+        """Return what it is, for a person who waits."""
         return f"{self.table} {self.shard}"
 
     def make(self, run: Run) -> None:

@@ -58,7 +58,8 @@ def named(section: str) -> Complete:
 
 
 def _matching(words: Sequence[str], incomplete: str) -> list[str]:
-    """What could stand there; of a list, or of defenses that are added up, the last entry is what is written on."""
+    """Return what could stand there; of a list, or of defenses that are added up, the last entry is what is written
+    on."""
     kept, _, begun = re.fullmatch(r"((?:.*[,+])?)()(.*)", incomplete, re.DOTALL).groups()  # type: ignore[union-attr]
     return [kept + word for word in dict.fromkeys(words) if word.startswith(begun)]
 
@@ -136,7 +137,7 @@ class _Recorder:
 
 
 def row_of(command: Any, context: Any, completes: dict[str, Any]) -> Row:
-    """What the file has of a command.
+    """Return what the file has of a command.
 
     Args:
         command: of typer; not a group. context: its own.

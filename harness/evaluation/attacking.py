@@ -178,7 +178,8 @@ def _pack(record: AttackRecord) -> dict[str, np.ndarray]:
 
 
 def _is_of(arrays: dict[str, np.ndarray], truth: Tensor, classes: int) -> bool:
-    """Whether arrays from a file are a reconstruction of as many images (R, n, C, H, W), with labels below ``classes``.
+    """Return whether arrays from a file are a reconstruction of as many images (R, n, C, H, W), with labels below
+    ``classes``.
 
     Their numbers are believed, as those of a finished cell are.
     """

@@ -80,7 +80,7 @@ def hiding_factor(quiet: Observation, noisy: Observation) -> float:
 
 
 def is_hidden_by_more(noisy: Observation, attack: Attacker) -> bool:
-    """Whether enough of its noise hides everything from an attack: not where its level tells, nor where some
+    """Return whether enough of its noise hides everything from an attack: not where its level tells, nor where some
     coordinates have none."""
     if noisy.noise is not None and noisy.noise.leaves_some_bare:
         return False

@@ -100,7 +100,7 @@ def findings(
     cells: Sequence[CellResult], victims: Mapping[str, Sequence[VictimRecord]], files: Mapping[str, StoredCell],
     version: str | None, rows: Sequence[SummaryRow] = (),
 ) -> list[Finding]:  # fmt: skip
-    """What is wrong with the numbers and verdicts of cells, their controls and their summary rows.
+    """Return what is wrong with the numbers and verdicts of cells, their controls and their summary rows.
 
     Args:
         cells: of one run.
@@ -120,7 +120,7 @@ def findings(
 
 
 def of_run(cells: Sequence[CellResult], valid: bool, version: str | None) -> list[Finding]:
-    """What is wrong with the claim that a run with these cells, all that it has, is valid."""
+    """Return what is wrong with the claim that a run with these cells, all that it has, is valid."""
     fault = fault_of(cells) if valid and version == __version__ else None
     return [Finding("differs", f"the run was changed: valid is True, but {fault}")] if fault else []
 
@@ -191,7 +191,7 @@ def _of_cell(
 
 
 def _is_settler(one: CellResult, skipped: CellResult) -> bool:
-    """Whether a cell is of the attack that is named as why another did not run."""
+    """Return whether a cell is of the attack that is named as why another did not run."""
     alike = one.attack == skipped.settled_by and one.suite == skipped.suite and one.labels == skipped.labels
     return alike and one.role == "cell" and _place(one) == _place(skipped)
 
@@ -239,7 +239,7 @@ def _made_under(version: str | None, suite: str | None) -> str | None:
 
 
 def _all_there(cell: CellResult, victims: Sequence[VictimRecord]) -> bool:
-    """Whether the records are those of all victims, with as many examples each."""
+    """Return whether the records are those of all victims, with as many examples each."""
     attacked = {(one.seed, one.victim) for one in victims}
     return bool(victims) and len(attacked) == cell.victims and len(victims) % cell.victims == 0
 
@@ -412,7 +412,7 @@ def _of_victims(cell: CellResult, scores: Scores | IdentityScores) -> dict[str, 
 
 
 def _is_missing(said: Summary | Rate, found: Summary | Rate) -> bool:
-    """Whether neither has a number; why, only the cell says."""
+    """Return whether neither has a number; why, only the cell says."""
     return all((one.mean if isinstance(one, Summary) else one.rate) is None for one in (said, found))
 
 
@@ -425,7 +425,8 @@ def _of_event(event: Ceiling, scores: Scores | IdentityScores, asr: Mapping[str,
 
 
 def _of_draws(settings: Facts | None) -> tuple[str, ...]:
-    """What depends on which victims are independent, where records do not say that: captures of one client are not."""
+    """Return what depends on which victims are independent, where records do not say that: captures of one client are
+    not."""
     unsaid = settings is None or settings.get("weights") == AS_CAPTURED
     return ("ci95", "beyond_chance") if unsaid else ()
 

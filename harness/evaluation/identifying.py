@@ -58,7 +58,7 @@ class IdentityScores:
 
     @property
     def succeeds(self) -> bool:
-        """Whether it identifies."""
+        """Return whether it identifies."""
         return self.identified.identifies
 
     @property
@@ -74,7 +74,7 @@ class IdentityScores:
         return ["identified" if first else "failure" for first in np.any(self.ranking.first, axis=1).tolist()]
 
     def claims(self) -> dict[str, Any]:
-        """What a cell's result says of them."""
+        """Return what a cell's result says of them."""
         outcomes, kinds = self._outcomes(), ("anything", "texts") if self.texts else ("anything",)
         return {
             "metrics": {name: Summary(reason=NOTHING) for name, metric in METRICS.items() if metric.of in kinds}
@@ -88,7 +88,7 @@ class IdentityScores:
         }
 
     def of_image(self, row: int, image: int) -> dict[str, Any]:
-        """What the record of one image of a victim says of them."""
+        """Return what the record of one image of a victim says of them."""
         return {
             "outcome": self._outcomes()[row],
             "lineup_rank": float(self.ranking.ranks[row, image]),
@@ -202,7 +202,7 @@ class _Lineups:
         return distances
 
     def doubt(self) -> str | None:
-        """Whether the most probable candidates contradict the noise that is believed in."""
+        """Return whether the most probable candidates contradict the noise that is believed in."""
         rows = self._least.isfinite().nonzero()[:, 0]
         if len(rows) <= len(self._least) / 2:
             return "to most victims no candidate could be compared: no distance is a finite number"

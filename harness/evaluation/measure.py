@@ -44,7 +44,7 @@ def strict_rule(dataset: Dataset) -> Strict:
 
 
 def scale_of(dataset: Dataset) -> Scale | None:
-    """What tables and texts are measured by; None for images."""
+    """Return what tables and texts are measured by; None for images."""
     if dataset.words is not None:
         return TextScale()
     return None if dataset.columns is None else TableScale.of(dataset.columns, dataset.images, dataset.deviations)

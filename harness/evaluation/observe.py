@@ -160,7 +160,8 @@ class Scene:
 
     @property
     def uncovered(self) -> str | None:
-        """What an adversary has of private data that no epsilon and no theorem is about, in words; None for nothing."""
+        """Return what an adversary has of private data that no epsilon and no theorem is about, in words; None for
+        nothing."""
         batches = self.observation.batches
         travels = UNCOVERED if batches is not None and batches.statistics is not None else None
         return self.observation.model.uncovered or self.dataset.uncovered or travels
@@ -228,7 +229,7 @@ class Stage:
         return self._rooms[key]
 
     def prior(self, settings: CellSettings) -> Prior | None:
-        """What an informed attacker of a cell knows of its data; None where it can know nothing."""
+        """Return what an informed attacker of a cell knows of its data; None where it can know nothing."""
         try:
             return self.room(settings).prior
         except UsageError:
@@ -251,7 +252,7 @@ class Stage:
         return scene
 
     def place_of(self, settings: CellSettings) -> str:
-        """What tells scenes apart, whatever their number of victims."""
+        """Return what tells scenes apart, whatever their number of victims."""
         # A server that tampers makes a round of its own.
         tampers = settings.build_attack().tier == "tampering"
         named = set() if tampers else {"attack", "attack_args"}
@@ -318,7 +319,7 @@ class Stage:
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,
         others: Dataset, own: Tensor | None,
     ) -> Observation:  # fmt: skip
-        """What is read of every round that is seen, with the weights that it begins with; ``own``: see
+        """Return what is read of every round that is seen, with the weights that it begins with; ``own``: see
         :attr:`Scene.drawn`."""
         rounds, before, kept, used = [], NOTHING, NOTHING, truth
         for number in range(settings.rounds_seen):
@@ -372,13 +373,13 @@ class Stage:
         return _select(dataset, rows, settings)
 
     def tampering(self, settings: CellSettings) -> Tamper | None:
-        """What the server does to the network before the round."""
+        """Return what the server does to the network before the round."""
         return tampering_of(settings)
 
     def _tampered(
         self, sent: Sent, model: RowModel, weights: Tensor, truth: Victims, settings: CellSettings
     ) -> tuple[Tensor, Detectable]:
-        """What is sent (V, P) in the place of honest weights, and what of that clients could see."""
+        """Return what is sent (V, P) in the place of honest weights, and what of that clients could see."""
         changed, honest = sent.first(model, weights), model
         if model.front is not None:
             images = self.dataset(settings.dataset, settings.model).images
@@ -395,7 +396,7 @@ class Stage:
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,
         remembered: Remembered = NOTHING,
     ) -> Reading:  # fmt: skip
-        """What the adversary reads of the victims' round, who keep what is ``remembered`` of rounds before."""
+        """Return what the adversary reads of the victims' round, who keep what is ``remembered`` of rounds before."""
 
         def read(part: slice) -> Tensor:
             return read_round(model, weights[part], truth, part, keys[part], settings, None, remembered).gradients
@@ -466,7 +467,8 @@ class Stage:
 
 
 def _of_clients(clipping: Clipping | None, settings: CellSettings) -> Clipping | None:
-    """What is known of the clip where the mean of several clients is read, each of whose updates is clipped alone.
+    """Return what is known of the clip where the mean of several clients is read, each of whose updates is clipped
+    alone.
 
     Of clients with one example in one plain step it is that of each example; of others the mean says no lengths."""
     if clipping is None or clipping.unit != "update" or settings.together == 1:

@@ -70,7 +70,7 @@ class PlayedRound:
 
     @cached_property
     def kept(self) -> State:
-        """What clients keep (N, ...) of this round, once it was looked at."""
+        """Return what clients keep (N, ...) of this round, once it was looked at."""
         return {}
 
     @property
@@ -159,7 +159,7 @@ def round_context(
 
 
 def server_state(settings: CellSettings) -> dict[str, Tensor]:
-    """What the server remembers when the round begins; empty in a first round."""
+    """Return what the server remembers when the round begins; empty in a first round."""
     if settings.server_state is None:
         return {}
     state = read_state(Path(settings.server_state), settings.build_defense().server_remembers())
@@ -183,7 +183,7 @@ def variates_of(settings: CellSettings, model: RowModel, clients: Sequence[int],
 
 
 def known_correction(settings: CellSettings, model: RowModel, clients: Sequence[int], like: Tensor) -> Tensor | None:
-    """What an attacker who simulates the local steps has to add to each, where it knows the client's variate."""
+    """Return what an attacker who simulates the local steps has to add to each, where it knows the client's variate."""
     if settings.update_model != "unroll" or settings.tap in TAPS_OF_VARIATES:
         return None
     found = variates_of(settings, model, clients, like)

@@ -55,7 +55,7 @@ def read_round(
     model: RowModel, weights: Tensor, truth: Victims, part: slice, keys: list[Key], settings: CellSettings,
     sent: Sent | None = None, remembered: Remembered = NOTHING,
 ) -> Reading:  # fmt: skip
-    """What the adversary makes of some victims' round.
+    """Return what the adversary makes of some victims' round.
 
     Args:
         sent: what a server that tampers sends to their clients.
@@ -92,7 +92,8 @@ def read_round(
 
 
 def known_batches(model: RowModel, running: Buffers, settings: CellSettings) -> KnownBatches | None:
-    """What the adversary knows of the batches of victims whose network normalises them as a whole; None of others.
+    """Return what the adversary knows of the batches of victims whose network normalises them as a whole; None of
+    others.
 
     Raises:
         UsageError: ``batch_norm`` is set and the network has none that is trained so.

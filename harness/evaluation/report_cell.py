@@ -72,7 +72,8 @@ def flags_of(scored: Scored, controls: Sequence[Control]) -> list[str]:
 
 
 def needs_labels(cell: CellResult) -> bool:
-    """Whether the attack has to be tried with labels known too: it found nothing, and its labels were guesses."""
+    """Return whether the attack has to be tried with labels known too: it found nothing, and its labels were
+    guesses."""
     return cell.verdict != "leaks" and _BLIND_TO_LABELS in cell.flags
 
 
@@ -185,7 +186,7 @@ def impossible_cell(
 
 
 def settled(settings: CellSettings, prior: Prior | None) -> dict[str, Any]:
-    """What the settings of a cell alone say in its result."""
+    """Return what the settings of a cell alone say in its result."""
     attack = settings.build_attack()
     defense, own = settings.build_defense(), {*Place.model_fields, "attack"} & {*CellSettings.model_fields}
     return {name: getattr(settings, name) for name in own} | {
@@ -224,7 +225,7 @@ def victim_records(scored: Scored, key: str, control: str | None) -> list[Victim
 
 
 def bound_of(scored: Scored) -> Bound:
-    """What a theorem says of a cell, and how that compares with what was measured."""
+    """Return what a theorem says of a cell, and how that compares with what was measured."""
     limit = limit_of(scored.settings, scored.scene)
     theorem = limit if isinstance(limit, Limit) else None
     known = scored.settings.build_attack().knows_of_examples
@@ -287,7 +288,7 @@ def _limit_of_round(settings: CellSettings, model: RowModel) -> Limit | NoLimit:
 
 
 def _whole_run(noise: FixedNoise, facts: PrivacyFacts) -> Event:
-    """What the server, who knows who takes part, is told of one record, or one client, by a whole training."""
+    """Return what the server, who knows who takes part, is told of one record, or one client, by a whole training."""
     sigma = noise.deviation / noise.bound
     if noise.place == "step":
         views = example_views(facts.examples(sigma, "whole"))
@@ -347,7 +348,8 @@ _RELEASED_BY = {
 
 
 def covers(statement: Statement, tap: Tap) -> bool | None:
-    """Whether what is read at a tap is nothing but what the statement's guarantee lets out; None where it has none.
+    """Return whether what is read at a tap is nothing but what the statement's guarantee lets out; None where it has
+    none.
 
     Noise on each of several examples is counted as it adds up in their step, so a look at each alone is not covered.
     A statement about one client's message is not about the sum of several.

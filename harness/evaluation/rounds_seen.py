@@ -191,7 +191,7 @@ def _in_one_unit(rounds: Sequence[Observation]) -> tuple[Sequence[Observation], 
 
 
 def _in_units_of_its_own(one: Observation) -> bool:
-    """Whether more than gradients and their noise is stated in the unit of gradients."""
+    """Return whether more than gradients and their noise is stated in the unit of gradients."""
     level = None if one.noise is None else one.noise.level
     held = level is not None and (level.least > 0 or level.most < math.inf)
     coding = None if isinstance(one.coding, Largest) and not one.coding.feedback else one.coding

@@ -149,13 +149,13 @@ class Run:
         return [cell, *([self.done[cell.told].cell] if cell.told else [])]
 
     def identity(self, settings: CellSettings, control: str | None = None) -> dict[str, Any]:
-        """What tells a cell from all others, by which it is found again: its settings and what computes it."""
+        """Return what tells a cell from all others, by which it is found again: its settings and what computes it."""
         settings = _as_control(settings) if control else settings
         sources = self._own_sources(settings) | {"harness": __version__}
         return {**settings.identity(), **sources, "threads": threads_of(settings.device), "control": control}
 
     def at_hand(self, settings: CellSettings) -> bool:
-        """Whether a cell is done, or an earlier run seems to have left it."""
+        """Return whether a cell is done, or an earlier run seems to have left it."""
         key = cell_key(self.identity(settings))
         return key in self.done or (self.resume and self.folder.has_cell(key))
 
@@ -255,7 +255,8 @@ class Run:
         return checks + self._blind(settings)
 
     def _is_noisy(self, settings: CellSettings, clean: Observation, noisy: Observation) -> bool:
-        """Whether noise is on what is read: a server's moves models of later rounds too, and hides nothing there."""
+        """Return whether noise is on what is read: a server's moves models of later rounds too, and hides nothing
+        there."""
         if settings.separates:  # there is none: it is refused in sums
             return False
         if settings.rounds_seen > 1 and noisy.noise is None:
@@ -401,7 +402,7 @@ def _write(asked: Sequence[StoredCell], run: Run, device: str, complete: bool = 
 
 
 def _unfinished(document: ResultDocument, planned: int | None) -> ResultDocument:
-    """What stands in the folder while the run goes on, and is left there by one that was stopped."""
+    """Return what stands in the folder while the run goes on, and is left there by one that was stopped."""
     told = {cell.told for cell in document.cells}
     done = sum(cell.role == "cell" and cell.key not in told for cell in document.cells)
     reason = f"{done} of {planned} cells are done; add --resume to the same command to go on"

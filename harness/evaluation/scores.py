@@ -101,12 +101,13 @@ class Scores:
 
     @property
     def succeeds(self) -> bool:
-        """Whether the attack leaks, whatever its controls say."""
+        """Return whether the attack leaks, whatever its controls say."""
         return self.verdict([]).verdict == "leaks"
 
     @property
     def brings_back(self) -> bool:
-        """Whether most images come back of victims who are too few for a verdict, so that the attack works there."""
+        """Return whether most images come back of victims who are too few for a verdict, so that the attack works
+        there."""
         return brings_back(self.strict_victims, self.ranking.lineup.p_value)
 
     @property
@@ -116,7 +117,7 @@ class Scores:
         return still & (np.array(self.outcomes()) != "success")
 
     def claims(self) -> dict[str, Any]:
-        """What a cell's result says of them."""
+        """Return what a cell's result says of them."""
         metrics = {name: summary_of(*self._draws(values)) for name, values in self.metrics.items()}
         metrics |= {name: Summary(reason=reason) for name, reason in self.missing.items()}
         return {
@@ -130,7 +131,7 @@ class Scores:
         }
 
     def of_image(self, row: int, image: int) -> dict[str, Any]:
-        """What the record of one image of a victim says of them."""
+        """Return what the record of one image of a victim says of them."""
         place = row * self.ranking.ranks.shape[1] + image
         own = [name for name, metric in METRICS.items() if metric.in_victims and name in self.metrics]
         return {

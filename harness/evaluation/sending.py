@@ -43,7 +43,7 @@ class Sent:
 
 
 def tampering_of(settings: CellSettings) -> Tamper | None:
-    """What the cell's attack does to the network before the round; None for one that reads along only.
+    """Return what the cell's attack does to the network before the round; None for one that reads along only.
 
     Raises:
         UsageError: that is impossible for so many clients or examples, or these clients would not train it.
@@ -60,7 +60,7 @@ def tampering_of(settings: CellSettings) -> Tamper | None:
 
 
 def sent_by(tamper: Tamper, public: Dataset | None, settings: CellSettings) -> Sent:
-    """What a tampering server sends in a cell.
+    """Return what a tampering server sends in a cell.
 
     Raises:
         UsageError: there are no public data to make it from.
@@ -80,7 +80,7 @@ _OWN = "network."
 def detectable(
     tamper: Tamper, sent: tuple[RowModel, Tensor], honest: tuple[RowModel, Tensor], truth: Victims, batch: int
 ) -> Detectable:
-    """What the first clients of a cell would see.
+    """Return what the first clients of a cell would see.
 
     Args:
         tamper: what was done.

@@ -54,7 +54,7 @@ class AttackRecorder:
                 stage[int(victims[place]), int(restarts[place])] = images[place].clone()
 
     def _reached(self, truth: Tensor, images: Tensor) -> Tensor:
-        """Whether each true image (A, n) is reconstructed within the strict rule, after matching."""
+        """Return whether each true image (A, n) is reconstructed within the strict rule, after matching."""
         matched = images[torch.arange(len(images))[:, None], match(truth, images)]
         return self._strict(truth, matched)
 
@@ -166,7 +166,7 @@ def _name(settings: CellSettings, control: str | None) -> str:
 
 
 def _reading(settings: CellSettings) -> str:
-    """What a tap shows: the same as another between which and it the defense does nothing."""
+    """Return what a tap shows: the same as another between which and it the defense does nothing."""
     tap, defense = settings.tap, settings.build_defense()
     if tap.unit == "example" or tap in TAPS_OF_VARIATES:
         return tap
@@ -212,7 +212,8 @@ class AttackForecast:
         self._processes = 1
 
     def deal(self, shares: Sequence[Tensor]) -> list[AttackRecorder | None]:
-        """What is to watch each share of the rows; that of the first stands behind this one until :meth:`gather`."""
+        """Return what is to watch each share of the rows; that of the first stands behind this one until
+        :meth:`gather`."""
         parts = [self._observer and self._observer.take(rows) for rows in shares]
         self._whole, self._observer, self._processes = self._observer, parts[0], len(shares)
         return parts
@@ -319,7 +320,7 @@ class RemainingIterations:
 
     @property
     def known(self) -> bool:
-        """Whether any row has ended before the cap; else all are expected to go on to it."""
+        """Return whether any row has ended before the cap; else all are expected to go on to it."""
         return self._ended > 0
 
     def note(self, spent: int, ended: int) -> None:

@@ -120,7 +120,7 @@ def send(
     update: Tensor, defense: Defense, context: RoundContext, recorders: Sequence[Recorder] = (),
     written: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
-    """What leaves N clients (N, P) of their updates (N, P); what goes beside it is left in ``context.sent``.
+    """Return what leaves N clients (N, P) of their updates (N, P); what goes beside it is left in ``context.sent``.
 
     ``written``: what the numbers that travel make of a message, such as those of half precision.
     """

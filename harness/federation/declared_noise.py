@@ -104,7 +104,8 @@ def _variance_of_squares(scaled: Tensor, law: Law) -> float:
 
 
 def _off_by(sums: Tensor, expected: float, fewest: int) -> Tensor:
-    """What deviations are (G,) times their level; 1 where they may be equal, or there are too few (3, G) to tell."""
+    """Return what deviations are (G,) times their level; 1 where they may be equal, or there are too few (3, G) to
+    tell."""
     count, squares, fourth = sums[0].clamp(min=1), sums[1], sums[2]
     ratio = squares / count
     # Few values may look more alike than they are.
@@ -114,7 +115,7 @@ def _off_by(sums: Tensor, expected: float, fewest: int) -> Tensor:
 
 
 def _of_another_law(values: Tensor, law: Law) -> str | None:
-    """Whether numbers (N,) of variance 1 are of another law: who is told of it takes the likelihood from it."""
+    """Return whether numbers (N,) of variance 1 are of another law: who is told of it takes the likelihood from it."""
     if law == "unknown" or not len(values):
         return None
     distance, chance = distance_from_law(values, law)
@@ -123,8 +124,8 @@ def _of_another_law(values: Tensor, law: Law) -> str | None:
 
 
 def _uneven(sums: Tensor, expected: float) -> str | None:
-    """Whether the level differs among tensors and rows by more than is declared, and than chance makes: each too little
-    to be seen by itself, and all together enough to tell rows apart."""
+    """Return whether the level differs among tensors and rows by more than is declared, and than chance makes: each too
+    little to be seen by itself, and all together enough to tell rows apart."""
     # The heavier the tail of squares, the more of them it takes until their mean is about normal.
     count, squares, fourth = sums[:, sums[0] >= _SOME * (expected / _NORMAL) ** 2]
     if len(count) < _CELLS:
@@ -140,7 +141,8 @@ def _uneven(sums: Tensor, expected: float) -> str | None:
 
 
 def _following(sums: Tensor, lengths: Tensor, expected: float) -> str | None:
-    """Whether levels of rows (3, R) go by the lengths (R,) of their gradients, by less than each of them shows."""
+    """Return whether levels of rows (3, R) go by the lengths (R,) of their gradients, by less than each of them
+    shows."""
     count, squares, _ = sums
     if float(count.sum()) < _MANY:
         return None

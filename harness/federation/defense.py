@@ -424,7 +424,7 @@ def _of_mechanisms(
 
 
 def _passed(tap: Tap, one: Operation) -> bool:
-    """Whether what is read at a tap has passed an operation."""
+    """Return whether what is read at a tap has passed an operation."""
     return one.at.hook in Tap(tap).clipped_by
 
 

@@ -57,7 +57,7 @@ def noise_at(
 
 
 def of_several(tap: Tap, context: RoundContext) -> bool:
-    """Whether a tap shows the mean of messages that were changed one by one, of each in another way."""
+    """Return whether a tap shows the mean of messages that were changed one by one, of each in another way."""
     return tap.of_round and context.cohort.clients_per_round > 1
 
 

@@ -232,7 +232,7 @@ class ControlVariates:
         return self.memory.read(clients).get(_NAME, torch.zeros_like(self.like).expand(len(clients), -1))
 
     def beginning(self, clients: list[int], moving: bool) -> RoundVariates:
-        """What some clients begin a round with."""
+        """Return what some clients begin a round with."""
         return RoundVariates(self.server, self.of(clients), moving)
 
     def learn(self, clients: Sequence[int], mean_step: Tensor) -> None:

@@ -114,7 +114,7 @@ class StepState:
         self.noise = deviation if self.noise is None else (self.noise**2 + deviation**2) ** 0.5
 
     def made(self) -> LocalStep:
-        """What came of it."""
+        """Return what came of it."""
         return LocalStep(self.mean(), self.factors, self.sanitised, self.noise)
 
 
@@ -354,7 +354,7 @@ class Custom(Operation):
         return self._called(messages, context, messages[0] if len(messages) else messages.sum(0))
 
     def _called(self, given: Tensor, context: RoundContext, like: Tensor | None = None) -> Tensor:
-        """What the function makes of values.
+        """Return what the function makes of values.
 
         Raises:
             UsageError: it changes what it was given, which others still read; or gives another shape, dtype or device.
@@ -425,7 +425,7 @@ def require_one_of(one: Operation, setting: str, found: object, known: Sequence[
 
 
 def require_alike(one: Operation, made: object, like: Tensor) -> Tensor:
-    """What an operation made, in the shape, dtype and device of ``like``.
+    """Return what an operation made, in the shape, dtype and device of ``like``.
 
     Raises:
         UsageError: it is something else.

@@ -82,7 +82,7 @@ def _scaled(noise: GaussianNoise, before: Sequence[Operation]) -> GaussianNoise:
 
 
 def sentence(operations: Sequence[Operation]) -> str:
-    """What operations apply to and do, in one sentence."""
+    """Return what operations apply to and do, in one sentence."""
     if not operations:
         return "no clipping, no noise"
     said = [one for one in operations if one.words()]
@@ -106,7 +106,7 @@ class Claim:
     places: tuple[Place, ...]
 
     def statements(self, facts: PrivacyFacts) -> list[Statement]:
-        """What it states on its own: its last operation that has something to say."""
+        """Return what it states on its own: its last operation that has something to say."""
         if self._too_early:
             return states_nothing(_TOO_EARLY)
         stated = (one.statements(facts) for one in reversed(self.operations))
@@ -114,7 +114,7 @@ class Claim:
 
     @property
     def _too_early(self) -> bool:
-        """Whether noise acts before the clip that it goes by."""
+        """Return whether noise acts before the clip that it goes by."""
         return any(
             isinstance(one, GaussianNoise) and one.of is other
             for place, one in enumerate(self.operations)
@@ -123,7 +123,7 @@ class Claim:
 
     @property
     def keeps(self) -> bool:
-        """Whether clients remember something of it."""
+        """Return whether clients remember something of it."""
         return any(one.clients_remember() for one in self.operations)
 
 
@@ -216,7 +216,7 @@ def _nothing_holds(claims: Sequence[Claim], stated: Sequence[list[Statement]]) -
 
 
 def _beside(claims: Sequence[Claim], claim: Claim, own: Sequence[Statement], statement: Statement) -> Statement:
-    """What is left of one mechanism's statement beside the others."""
+    """Return what is left of one mechanism's statement beside the others."""
     if statement.guarantee == "none":
         return statement
     name, first, last = claim.name, claim.places[0], claim.places[-1]
@@ -254,7 +254,7 @@ def _beside(claims: Sequence[Claim], claim: Claim, own: Sequence[Statement], sta
 
 
 def _as_the_server(own: Sequence[Statement], statement: Statement, reason: str) -> Statement:
-    """What holds for the server, who sees every message, holds for those who see less; else nothing does."""
+    """Return what holds for the server, who sees every message, holds for those who see less; else nothing does."""
     server = next((one for one in own if one.view == "server" and one.unit == statement.unit), statement)
     if server.view != "server" or server.guarantee == "none":
         return _void(statement, reason)

@@ -70,7 +70,7 @@ class KeepTap(Recorder):
 
 
 def _of_step(tap: Tap, examples: ExampleGradients, made: LocalStep) -> Tensor | None:
-    """What a tap of the local step shows; None where the defense has nothing there."""
+    """Return what a tap of the local step shows; None where the defense has nothing there."""
     if tap is Tap.RAW:
         return examples.materialise()
     if tap is Tap.CLIP:

@@ -19,7 +19,7 @@ from harness.federation.taps import Tap
 
 
 def receive(message: Tensor, defense: Defense, context: RoundContext, recorders: Sequence[Recorder] = ()) -> Tensor:
-    """What the server makes of each of N messages (N, P) that arrive, before they are added up."""
+    """Return what the server makes of each of N messages (N, P) that arrive, before they are added up."""
     received = defense.server_receive(message, context)
     for recorder in recorders:
         recorder.read(Tap.ARRIVED, message)
@@ -28,7 +28,7 @@ def receive(message: Tensor, defense: Defense, context: RoundContext, recorders:
 
 
 def means_of_sums(messages: Tensor, defense: Defense, context: RoundContext, together: int) -> Tensor:
-    """What a server that gets secure sums has of several rounds' messages (R * K, P): their means (R, P).
+    """Return what a server that gets secure sums has of several rounds' messages (R * K, P): their means (R, P).
 
     ``together`` is K: so many consecutive rows are one round's clients.
     """
@@ -37,7 +37,7 @@ def means_of_sums(messages: Tensor, defense: Defense, context: RoundContext, tog
 
 
 def published_of(received: Tensor, defense: Defense, context: RoundContext, together: int) -> Tensor:
-    """What the servers of several rounds apply (R, P), each a federation of its own, with noise of its own.
+    """Return what the servers of several rounds apply (R, P), each a federation of its own, with noise of its own.
 
     Args:
         received: (R * K, P), what they have of each client, or (R, P) the means of secure sums.
@@ -98,7 +98,7 @@ class ServerRound:
                 self._sent[name] = self._sent.get(name, 0) + values[row] * counts
 
     def aggregate(self, context: RoundContext) -> Tensor:
-        """What the server applies (P,); ``context`` is that of the round, whoever took part.
+        """Return what the server applies (P,); ``context`` is that of the round, whoever took part.
 
         Raises:
             UsageError: a secure sum of these messages is impossible.
@@ -112,7 +112,8 @@ class ServerRound:
 
 
 def as_weights(update: Tensor, weights: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """What is left of an update (N, P) where it is sent as weights: in their own precision, and then in ``dtype``."""
+    """Return what is left of an update (N, P) where it is sent as weights: in their own precision, and then in
+    ``dtype``."""
     after = (weights.double() + update).to(weights.dtype)
     return (after if dtype is None else after.to(dtype)).double() - weights.double()
 

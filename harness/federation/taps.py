@@ -118,17 +118,17 @@ class Tap(StrEnum):
 
     @property
     def at_server(self) -> bool:
-        """Whether it lies behind what the server makes of several clients' messages."""
+        """Return whether it lies behind what the server makes of several clients' messages."""
         return Hook.SUM_SECURELY in self.clipped_by
 
     @property
     def of_round(self) -> bool:
-        """Whether it shows nothing of a round but what is made of all its clients' messages."""
+        """Return whether it shows nothing of a round but what is made of all its clients' messages."""
         return Hook.AGGREGATE in self.clipped_by
 
     @property
     def of_update(self) -> bool:
-        """Whether whole updates are read there; else gradients of the first local step."""
+        """Return whether whole updates are read there; else gradients of the first local step."""
         return self.unit == "update"
 
 

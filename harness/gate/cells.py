@@ -57,7 +57,7 @@ class GateCell:
 
     @property
     def place(self) -> tuple[str, ...]:
-        """What people call the cell: dataset, defense, attack, tap, and whether its noise was taken away."""
+        """Return what people call the cell: dataset, defense, attack, tap, and whether its noise was taken away."""
         names = ("dataset", "defense", "attack", "tap")
         return (*(str(self.settings.get(name)) for name in names), "" if self.noise_scale == 1 else "without noise")
 
@@ -69,14 +69,14 @@ class GateCell:
 
     @property
     def noise_scale(self) -> float:
-        """What the defense's noise is multiplied with."""
+        """Return what the defense's noise is multiplied with."""
         scale = self.settings.get("noise_scale", 1.0)
         assert isinstance(scale, int | float)  # of a run and of a baseline alike
         return float(scale)
 
     @property
     def tests_the_attack(self) -> bool:
-        """Whether nothing protects here, so that a weaker attack is a broken one."""
+        """Return whether nothing protects here, so that a weaker attack is a broken one."""
         return self.settings.get("defense") == "none" or self.noise_scale == 0
 
     @cached_property
@@ -150,7 +150,7 @@ def _cells_of(path: Path, document: ResultDocument, problems: list[str]) -> list
 
 
 def _told(path: Path, document: ResultDocument, stored: Sequence[StoredCell], only_today: bool) -> list[str]:
-    """What is wrong with the verdicts of a document beside its victims, where it is no reason to refuse it."""
+    """Return what is wrong with the verdicts of a document beside its victims, where it is no reason to refuse it."""
     victims = {one.cell.key or "": one.victims for one in stored}
     cells = [cell for cell in document.cells if cell.key in victims or cell.not_applicable_reason]
     whole = all(cell in cells for cell in document.cells if cell.role == "cell")

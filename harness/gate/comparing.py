@@ -114,7 +114,7 @@ Test = Lineup | LabelInference | Identified
 
 
 def differences(old: Settings, new: Settings) -> list[str]:
-    """What differs, in words such as ``batch_size 1 -> 2``.
+    """Return what differs, in words such as ``batch_size 1 -> 2``.
 
     A setting that the baseline does not know was added since: it may stand at its default.
     """
@@ -323,16 +323,17 @@ class Movement:
 
     @property
     def may_leak_more(self) -> bool:
-        """Whether there is room for an effect upwards; a cell at the ceiling is only tested for leaving it."""
+        """Return whether there is room for an effect upwards; a cell at the ceiling is only tested for leaving it."""
         return self.asr[0] <= 1 - EFFECT or (self.rank[0] or 0.0) >= EFFECT
 
     @property
     def may_leak_less(self) -> bool:
-        """Whether there is room for an effect downwards."""
+        """Return whether there is room for an effect downwards."""
         return self.asr[0] >= EFFECT or (self.rank[0] is not None and self.rank[0] <= 1 - EFFECT)
 
     def moved(self, more: bool) -> bool:
-        """Whether ASR or mean relative rank moved by at least 0.1 that way, or ASR left what a resilience allows."""
+        """Return whether ASR or mean relative rank moved by at least 0.1 that way, or ASR left what a resilience
+        allows."""
         if more and self.asr[0] <= RESILIENT_RATE and self._at_least > RESILIENT_RATE:
             return True
         sign = 1 if more else -1

@@ -87,7 +87,7 @@ def _contrast(a: Sequence[GateCell], b: Sequence[GateCell], apart: _Apart) -> tu
 
 
 def _nearest(a: Sequence[GateCell], b: Sequence[GateCell], apart: _Apart) -> str:
-    """What keeps the two cells apart that differ least."""
+    """Return what keeps the two cells apart that differ least."""
     if not (a and b):
         return f" ({'the second' if a else 'the first'} has none)"
     changed, one, other = min(

@@ -192,7 +192,7 @@ class Finding:
 
     @property
     def fails(self) -> bool:
-        """Whether it makes the check fail."""
+        """Return whether it makes the check fail."""
         return self.kind in FAILING
 
 
@@ -204,7 +204,7 @@ class Report:
 
     @property
     def failed(self) -> bool:
-        """Whether anything fails."""
+        """Return whether anything fails."""
         return any(finding.fails for finding in self.findings)
 
     @property
@@ -221,7 +221,7 @@ class Report:
 
     @property
     def only_incomparable(self) -> bool:
-        """Whether it fails for nothing but cells that could not be compared."""
+        """Return whether it fails for nothing but cells that could not be compared."""
         return self.failed and all(one.kind == "incomparable" for one in self.findings if one.fails)
 
     def of(self, *kinds: Kind) -> list[Finding]:
@@ -322,7 +322,7 @@ _OF_A_CONTROL = ("defense", "noise_scale", "tap", "observations", "rounds_seen",
 
 
 def _spares(skipped: GateCell, old: GateCell) -> bool:
-    """Whether a cell of the baseline is one that was skipped, or a control of that one."""
+    """Return whether a cell of the baseline is one that was skipped, or a control of that one."""
     if not old.tests_the_attack:
         return not differences(old.settings, skipped.settings)
     return not differences(*(_without(one.settings, *_OF_A_CONTROL) for one in (old, skipped)))

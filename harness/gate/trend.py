@@ -29,7 +29,7 @@ class Point:
 
     @property
     def known(self) -> bool:
-        """Whether the cell was evaluated in this run."""
+        """Return whether the cell was evaluated in this run."""
         return self.verdict is not None
 
 

@@ -95,7 +95,7 @@ def _test_of(groups: Sequence[Group]) -> str:
 
 
 def _rebuilds(cell: CellSettings) -> bool:
-    """Whether its attack makes images."""
+    """Return whether its attack makes images."""
     return not isinstance(cell.build_attack(), Identifier)
 
 
@@ -104,7 +104,7 @@ def _asked(cell: CellSettings, attack: str) -> CellSettings:
 
 
 def _facts(alone: CapturedClients) -> dict[str, Any]:
-    """What differs in the settings of clients of one step."""
+    """Return what differs in the settings of clients of one step."""
     record = alone.record
     return {
         "dataset": ALONE, "victims": alone.clients, "batch_size": 1, "local_steps": 1, "update_model": "first",
@@ -229,7 +229,7 @@ def _of_one_step(alone: Group, run: Run) -> Measured:
 
 
 def _untold(tried: Sequence[CellResult]) -> Measured:
-    """What is said where no attack leaks of clients of one step, or too few were attacked to tell."""
+    """Return what is said where no attack leaks of clients of one step, or too few were attacked to tell."""
     most, names = max(tried, key=lambda one: one.outcomes.success), ", ".join(one.attack for one in tried)
     back, count = most.outcomes.success, most.victims
     if not back:
@@ -311,7 +311,7 @@ def _clusters(parts: Sequence[_Counts]) -> list[int]:
 
 
 def _counts(captured: CapturedClients, split: PublicSplit) -> _Counts:
-    """What the last layer's bias tells; of a client in several rounds the first."""
+    """Return what the last layer's bias tells; of a client in several rounds the first."""
     assert captured.labels is not None and captured.images is not None
     record, reading = captured.record, update_reading(captured.record, captured.record.defense)
     model = RowModel(record.model, record.shape, record.classes)

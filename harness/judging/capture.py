@@ -249,7 +249,8 @@ class CaptureRecord(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _one_optimizer(cls, given: Any) -> Any:
-        """What stands beside the optimizer joins its text, and stands beside it in any case; so does its ``lr``."""
+        """Return what stands beside the optimizer joins its text, and stands beside it in any case; so does its
+        ``lr``."""
         if not isinstance(given, Mapping):
             return given
         beside = {name: given[name] for name in _BESIDE if given.get(name) not in (None, _usual(name))}
@@ -583,7 +584,7 @@ def read_capture(folder: Path, truth: Path | None = None) -> Capture:
 
 
 def _incomplete(file: Path, truth: StoredArrays, missing: str, data: str) -> str:
-    """What is said of a truth that lacks an array."""
+    """Return what is said of a truth that lacks an array."""
     *most, last = TRUTHS[data]
     other = "text" if data == "images" else "images"
     if TRUTHS[other][0] in truth:

@@ -33,7 +33,7 @@ _SEEN = 0.5
 
 
 def left_out(evidence: Evidence) -> Check | None:
-    """Whether no more coordinates were sent than declared; None where none is to be left out."""
+    """Return whether no more coordinates were sent than declared; None where none is to be left out."""
     if not evidence.defense.sparse_at(evidence.settings.tap):
         return None
     sent, total = int((evidence.sent != 0).sum(1).max()), evidence.sent.shape[1]
@@ -46,9 +46,9 @@ def left_out(evidence: Evidence) -> Check | None:
 
 
 def _sent_more(evidence: Evidence, most: int) -> Outcome:
-    """What more coordinates than declared say: nothing against a client that keeps those above a threshold, if the
-    smallest that it sent are alike. Where all that it sent are alike, as behind a cut, how many tied is lost; a tenth
-    more than declared is not of ties."""
+    """Return what more coordinates than declared say: nothing against a client that keeps those above a threshold, if
+    the smallest that it sent are alike. Where all that it sent are alike, as behind a cut, how many tied is lost; a
+    tenth more than declared is not of ties."""
     chosen = evidence.defense.chosen_at(evidence.settings.tap, evidence.layout)
     if chosen is None or chosen.choice != "largest":
         return "violated"
@@ -61,7 +61,8 @@ def _sent_more(evidence: Evidence, most: int) -> Outcome:
 
 
 def on_grid(evidence: Evidence) -> Check | None:
-    """Whether every value is a multiple of the declared step, as integers of a secure sum are; None without a grid."""
+    """Return whether every value is a multiple of the declared step, as integers of a secure sum are; None without a
+    grid."""
     settings = evidence.settings
     step = evidence.defense.grid_of(settings.tap, context_of(evidence.captured, settings), steps_of(settings))
     if step is None:
@@ -76,8 +77,8 @@ def on_grid(evidence: Evidence) -> Check | None:
 
 
 def _of_few_values(evidence: Evidence) -> Check | None:
-    """Whether no tensor, or block of one, holds more different numbers than the declared rounding leaves; None where it
-    leaves any."""
+    """Return whether no tensor, or block of one, holds more different numbers than the declared rounding leaves; None
+    where it leaves any."""
     tap, adaptive = evidence.settings.tap, evidence.settings.update_reading.adaptive
     most, coding = evidence.defense.most_values_at(tap), evidence.defense.coding_at(tap)
     if adaptive is not None and not evidence.defense.changes_messages():
@@ -123,7 +124,8 @@ def _moved_again(evidence: Evidence, coding: Coding, drawn: bool = False) -> flo
 
 
 def _update(evidence: Evidence) -> tuple[Tensor, Tensor]:
-    """What was sent (V, P) in its own unit, and what the floats that it was read from may have lost of each number."""
+    """Return what was sent (V, P) in its own unit, and what the floats that it was read from may have lost of each
+    number."""
     reading = evidence.settings.update_reading
     times = reading.rate * reading.steps
     update = evidence.sent.double() * -times
@@ -131,7 +133,7 @@ def _update(evidence: Evidence) -> tuple[Tensor, Tensor]:
 
 
 def _of_ranges(evidence: Evidence, coding: Coding) -> Check:
-    """Whether numbers lie on steps that follow from the least and the largest of each tensor."""
+    """Return whether numbers lie on steps that follow from the least and the largest of each tensor."""
     if (seen := _moved_again(evidence, coding, drawn=True)) < _SEEN:
         return Check(ON_GRID, "cannot tell", f"steps of {coding.kind} are too fine for the floats of the capture")
     if not (moved := _moved_again(evidence, coding)):
@@ -143,7 +145,7 @@ def _of_ranges(evidence: Evidence, coding: Coding) -> Check:
 
 
 def _of_floats(evidence: Evidence, coding: Coding) -> Check:
-    """Whether every number is one of the coarser floats that are declared.
+    """Return whether every number is one of the coarser floats that are declared.
 
     Of numbers that are not rounded, as many fit by chance as the floats of the capture are coarse.
     """
@@ -175,7 +177,7 @@ def _unless_weights(evidence: Evidence, check: Check) -> Check:
 
 
 def buffers(evidence: Evidence) -> Check | None:
-    """Whether statistics of the data travel beside what is defended; None where the network has none."""
+    """Return whether statistics of the data travel beside what is defended; None where the network has none."""
     changed = evidence.captured.moved_buffers
     if evidence.captured.foreign or not any(one.is_floating_point() for _, one in evidence.module.named_buffers()):
         return None
@@ -198,7 +200,8 @@ def buffers(evidence: Evidence) -> Check | None:
 
 
 def bare(evidence: Evidence) -> Check | None:
-    """Whether clip and noise of an update are declared to pass arrays over, and whether counts came back as counts."""
+    """Return whether clip and noise of an update are declared to pass arrays over, and whether counts came back as
+    counts."""
     clipping, counted = evidence.clipping, evidence.captured.counted
     if evidence.noise is None or clipping is None or clipping.unit != "update" or not (evidence.bare or counted):
         return None
@@ -218,7 +221,7 @@ def bare(evidence: Evidence) -> Check | None:
 
 
 def _covered(evidence: Evidence) -> Check | None:
-    """Whether the declared clip and noise are on what was sent beside the weights too; None where they are not.
+    """Return whether the declared clip and noise are on what was sent beside the weights too; None where they are not.
 
     A buffer without noise moves less than noise does. One that moves by more than clip and noise let it is not clipped.
     """
@@ -263,7 +266,7 @@ _MOST = 2.0
 
 
 def fits_loss(evidence: Evidence) -> Check | None:
-    """Whether what was sent without a defense can be of the declared loss; None where that cannot be seen."""
+    """Return whether what was sent without a defense can be of the declared loss; None where that cannot be seen."""
     captured = evidence.captured
     if evidence.settings.defense != "none" or captured.not_known or captured.foreign or not captured.sums:
         return None

@@ -128,7 +128,7 @@ def cells_of(
 
 
 def _is_asked(chosen: Chosen, record: CaptureRecord) -> bool:
-    """Whether an attack was named, or is a member of a suite that can make what the captures hold."""
+    """Return whether an attack was named, or is a member of a suite that can make what the captures hold."""
     return chosen.suite is None or chosen.attack in reading(chosen.suite, record.data == "text")
 
 

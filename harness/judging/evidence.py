@@ -100,7 +100,7 @@ class Evidence:
 
     @cached_property
     def noise(self) -> Noise | None:
-        """What is declared to be on ``sent``."""
+        """Return what is declared to be on ``sent``."""
         noise = self._declared
         if noise is None or not self.bare or not isinstance(noise.deviation, Tensor):
             return noise
@@ -115,7 +115,7 @@ class Evidence:
 
     @cached_property
     def clipping(self) -> Clipping | None:
-        """What is declared to bound ``sent`` before its noise."""
+        """Return what is declared to bound ``sent`` before its noise."""
         settings = self.settings
         return self.defense.clipping_at(settings.tap, settings.update_reading.rate, server_state(settings))
 
@@ -129,7 +129,7 @@ class Evidence:
 
     @property
     def unit(self) -> float:
-        """What a number in units of a gradient is multiplied by to be in those of the declaration."""
+        """Return what a number in units of a gradient is multiplied by to be in those of the declaration."""
         of_update = self.clipping is not None and self.clipping.unit == "update"
         return self.settings.update_reading.rate * self.settings.local_steps if of_update else 1.0
 
@@ -159,7 +159,7 @@ class Evidence:
         return {} if self.captured.foreign or not self.captured.sums else found
 
     def tensors(self) -> list[Tensor]:
-        """What was sent (V, size) of each tensor, in float64."""
+        """Return what was sent (V, size) of each tensor, in float64."""
         return list(self.sent.double().split(self.layout.sizes, dim=1))
 
     def norms(self, each: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -61,7 +61,8 @@ class _Left:
         return Check(NAME, "violated", f"{said}{more}", p_value)
 
     def fits(self, left: Tensor, allowed: Tensor | None) -> bool:
-        """Whether this is as small or as noisy as it must be, once two numbers of each client were fitted to it."""
+        """Return whether this is as small or as noisy as it must be, once two numbers of each client were fitted to
+        it."""
         if self.level is None:
             return self.check(left, allowed).outcome != "violated"
         return self._p_value(left, allowed, fitted=2) >= LEVEL
@@ -106,7 +107,7 @@ class _Left:
 
 
 def explained(captured: CapturedClients, settings: CellSettings, data_root: Path, chunk: int = 128) -> Check:
-    """Whether what was sent is what the network, the settings and the truth give, up to the declared noise.
+    """Return whether what was sent is what the network, the settings and the truth give, up to the declared noise.
 
     A capture of which this does not hold is of another client than the one that controls simulate.
     """
@@ -197,7 +198,7 @@ def _farthest(own: Sequence[tuple[int, Tensor, Tensor]]) -> tuple[float, int, in
 
 
 def _remember(settings: CellSettings) -> bool:
-    """Whether what clients send depends on what they remember of earlier rounds."""
+    """Return whether what clients send depends on what they remember of earlier rounds."""
     return bool(settings.build_defense().clients_remember(settings.tap))
 
 
@@ -229,7 +230,8 @@ def _with_memory(
 def _kept_after(
     captured: CapturedClients, settings: CellSettings, data_root: Path, chunk: int
 ) -> dict[str, tuple[int, Buffers]]:
-    """What each named client remembers after a round that it played on the truth; {} where that is drawn by chance."""
+    """Return what each named client remembers after a round that it played on the truth; {} where that is drawn by
+    chance."""
     cell, plays = _alone(settings), list[Mapping[str, Tensor]]()
     for one in (cell, with_other_key(cell)):
         stage = SimulatedStage(data_root, chunk, captured, one, None, None)
@@ -390,8 +392,8 @@ def _as_steps(settings: CellSettings, target: Tensor) -> Tensor:
 
 
 def _as_drawn(evidence: Evidence, sent: Tensor, left: _Left) -> bool:
-    """Whether a batch of another size, which nobody gave, explains what was sent: it multiplies what the truth gives
-    and the noise alike."""
+    """Return whether a batch of another size, which nobody gave, explains what was sent: it multiplies what the truth
+    gives and the noise alike."""
     if not (drawn := drawn_levels(evidence)):
         return False
     low, high = drawn
@@ -519,7 +521,8 @@ def _with_other(check: Check, sent: Tensor, made: Tensor) -> Check:
 def _shrunk(
     captured: CapturedClients, settings: CellSettings, made: Tensor, level: float | None
 ) -> tuple[Tensor, str]:  # fmt: skip
-    """What the truth gives, shrunk as much as a clip does that counts what is sent beside the weights too, and words.
+    """Return what the truth gives, shrunk as much as a clip does that counts what is sent beside the weights too, and
+    words.
 
     Such a clip protects more than the declared one, so that what it does is explained and not accused.
     """

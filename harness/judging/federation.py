@@ -153,7 +153,7 @@ class CapturedClients:
 
     @property
     def sums(self) -> bool:
-        """Whether what was sent is a sum of gradients, each coordinate as exact as the others."""
+        """Return whether what was sent is a sum of gradients, each coordinate as exact as the others."""
         if not self.of_update:
             return True
         reading = update_reading(self.record, self.record.defense)
@@ -323,7 +323,7 @@ def _require_different(captures: Sequence[Capture], clients: CapturedClients, kn
 
 
 def _is_of_updates(defense: Declared) -> bool:
-    """Whether it clips updates, and so is seen whatever optimizer they come from."""
+    """Return whether it clips updates, and so is seen whatever optimizer they come from."""
     return defense.name == "fed_sdp"
 
 
@@ -335,7 +335,7 @@ def update_reading(record: CaptureRecord, defense: Declared | None) -> UpdateRea
 
 
 def is_readable(capture: Capture) -> bool:
-    """Whether what was sent is a gradient, or an update that an optimizer can be played to."""
+    """Return whether what was sent is a gradient, or an update that an optimizer can be played to."""
     return capture.kind == "gradient" or capture.record.local_optimizer is not None
 
 
@@ -357,7 +357,8 @@ def _client(
     capture: Capture, module: nn.Module, layout: Layout, state: dict[str, Tensor] | None, defense: Declared | None,
     earlier: Earlier,
 ) -> tuple[Tensor, Tensor, float, Buffers]:  # fmt: skip
-    """What a client started from, the gradient to match, its grain, and how far the buffers that it sent moved."""
+    """Return what a client started from, the gradient to match, its grain, and how far the buffers that it sent
+    moved."""
     folder, record = capture.folder, capture.record
     if state is None:
         before, moved, sent = *foreign_values(capture, layout), dict[str, Tensor]()
@@ -446,7 +447,7 @@ def _require_values(capture: Capture, sent: Tensor) -> None:
 def _moved_buffers(
     capture: Capture, module: nn.Module, before: dict[str, Tensor], sent: dict[str, Tensor], scale: float
 ) -> Buffers:
-    """What moved of the buffers that travel: statistics divided as the weights are, counts as they are."""
+    """Return what moved of the buffers that travel: statistics divided as the weights are, counts as they are."""
     moved = {}
     for name, buffer in module.named_buffers():
         if name in sent:
@@ -483,8 +484,8 @@ def _followed(module: nn.Module) -> dict[str, float]:
 
 
 def _counts_others(counted: Buffers, record: CaptureRecord) -> bool:
-    """Whether layers normalised other batches than those of the steps, such as one without a gradient: then running
-    statistics are of those too, and nobody tells which."""
+    """Return whether layers normalised other batches than those of the steps, such as one without a gradient: then
+    running statistics are of those too, and nobody tells which."""
     batches = record.local_steps * record.accumulate
     for name, moved in counted.items():
         others = moved[moved != batches]
@@ -498,7 +499,8 @@ def _counts_others(counted: Buffers, record: CaptureRecord) -> bool:
 
 
 def _running(captures: Sequence[Capture], states: Sequence[dict[str, Tensor]], module: nn.Module) -> Buffers:
-    """What became of the running statistics at each client; {} where not every capture holds them, or none moved."""
+    """Return what became of the running statistics at each client; {} where not every capture holds them, or none
+    moved."""
     whole = RunningStatistics(trained_layers(module), 1).buffers
     names = [name for name, values in whole.items() if values.is_floating_point()]
     if not names or captures[0].kind == "gradient":
@@ -522,5 +524,5 @@ def _running(captures: Sequence[Capture], states: Sequence[dict[str, Tensor]], m
 
 
 def names_of(folders: Sequence[Path]) -> str:
-    """What the captures are called in a result: the folder, or how many."""
+    """Return what the captures are called in a result: the folder, or how many."""
     return f"capture {folders[0].resolve().name}" if len(folders) == 1 else f"{len(folders)} captures"

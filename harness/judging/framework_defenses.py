@@ -104,7 +104,7 @@ def _make_private(
 
 
 def _secure_sum() -> Declared:
-    """What one client adds to the sum is as it trained it; the server sees the sum alone."""
+    """Return what one client adds to the sum is as it trained it; the server sees the sum alone."""
     return Declared(name="none")
 
 
@@ -130,7 +130,7 @@ _AND = " + "
 
 
 def declared_beside(pieces: Iterable[Any], config: Mapping[str, Any] | None = None) -> Declared | None:
-    """What the pieces of a framework that change a client's update declare; None where none does.
+    """Return what the pieces of a framework that change a client's update declare; None where none does.
 
     Args:
         pieces: functions, or objects whose attributes are their arguments.
@@ -159,8 +159,8 @@ def _declared(piece: Any, config: Mapping[str, Any]) -> Declared:
 
 
 def draws_batches(defense: Declared | None) -> bool | None:
-    """Whether a framework's defense is declared with Poisson sampling, whose batches are of any size; None where it
-    does not say."""
+    """Return whether a framework's defense is declared with Poisson sampling, whose batches are of any size; None where
+    it does not say."""
     if defense is None or defense.name.rpartition(".")[2] != "make_private":
         return None
     return bool(defense.settings.get("poisson_sampling", True))
@@ -190,7 +190,7 @@ def translated(defense: Declared | None) -> Declared | None:
 
 
 def is_known(defense: Declared | None) -> bool:
-    """Whether attacks and checks play a declared defense; not a framework's class that nobody here knows."""
+    """Return whether attacks and checks play a declared defense; not a framework's class that nobody here knows."""
     translated(defense)
     return defense is None or defense.name not in _TOLD
 

@@ -101,7 +101,8 @@ def _behind(captured: CapturedClients, optimizer: LocalOptimizer, decayed: bool)
 
 
 def _fits(captured: CapturedClients, data_root: Path) -> bool:
-    """Whether updates alone contradict nothing that is declared, and the truth explains them where it is at hand."""
+    """Return whether updates alone contradict nothing that is declared, and the truth explains them where it is at
+    hand."""
     (group,) = groups_of([captured], "gradients", ["cpl"], NONE, "cpu")
     found = checks_without_truth(group)
     if captured.images is not None:
@@ -148,7 +149,7 @@ def judge_with_truth(
 
 
 def _of_examples(groups: Sequence[Group], run: Run) -> list[OfExamples]:
-    """What each attack brought back of all groups' clients, with labels as they are inferred."""
+    """Return what each attack brought back of all groups' clients, with labels as they are inferred."""
     found: dict[str, dict[object, dict[int, bool]]] = {}
     for group in groups:
         owners = group.captured.owners
@@ -200,7 +201,7 @@ class GivenAway:
 
 
 def given_away(captured: CapturedClients, settings: CellSettings, data_root: Path) -> GivenAway | None:
-    """What came back beside the weights; None where nothing did.
+    """Return what came back beside the weights; None where nothing did.
 
     Args:
         settings: of the declared defense.
@@ -306,7 +307,7 @@ class Judgement:
 
     @property
     def valid(self) -> bool:
-        """Whether its verdicts may be read."""
+        """Return whether its verdicts may be read."""
         return self.doubt is None and (self.document is None or self.document.valid)
 
     @property
@@ -417,7 +418,7 @@ def _tell_facts(checks: Sequence[Check]) -> None:
 
 
 def _rounds_of(group: Group) -> list[tuple[str, Group]]:
-    """What was captured in each round, as a group of its own with words for it."""
+    """Return what was captured in each round, as a group of its own with words for it."""
     captured, rounds = group.captured, group.captured.later
     if not rounds:
         return [(group.sizes, group)]
@@ -481,7 +482,7 @@ def checks_without_truth(group: Group) -> list[Check]:
 
 
 def stated(group: Group) -> list[Statement]:
-    """What the declared defense states of clients that send what was captured, over the rounds of its record.
+    """Return what the declared defense states of clients that send what was captured, over the rounds of its record.
 
     Poisson batches are those that the record has an expected size of; of others, a pass has each example once.
     """

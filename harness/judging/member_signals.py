@@ -199,7 +199,8 @@ def signals_of(finals: Sequence[Final], sides: Sides, references: int, seed: int
 
 
 def _examples(side: Dataset, seen: Flags, where: torch.device) -> tuple[Tensor, Tensor]:
-    """What reference models are trained on, (R, n, C, H, W) and (R, n): as many for each, though one may be left."""
+    """Return what reference models are trained on, (R, n, C, H, W) and (R, n): as many for each, though one may be
+    left."""
     half = int(seen.sum(1).min())
     places = torch.from_numpy(np.stack([own.nonzero()[0][:half] for own in seen]))
     return side.images[places].to(where), side.labels[places].to(where)

@@ -35,7 +35,7 @@ _MIDDLES, _HALF, _TAILS = (-1.0, 0.0, 1.0), 0.3, (1.5, 2.5)
 
 
 def shape(evidence: Evidence, enough: Check) -> Check:
-    """Whether the noise is crowded, or has no tails.
+    """Return whether the noise is crowded, or has no tails.
 
     Args:
         enough: the check of its level; noise that is weaker than declared is crowded, and has been named.
@@ -124,7 +124,8 @@ def no_signal(evidence: Evidence) -> tuple[list[str], np.ndarray, np.ndarray, np
 
 
 def fits_facts(evidence: Evidence) -> Check | None:
-    """Whether what was sent without noise can be the gradients of so many examples; None where that cannot be seen."""
+    """Return whether what was sent without noise can be the gradients of so many examples; None where that cannot be
+    seen."""
     defense, settings = evidence.defense, evidence.settings
     if evidence.noise is not None or defense.sparse_at(settings.tap) or defense.sums_securely:
         return None
@@ -214,8 +215,9 @@ def noise_alone(evidence: Evidence) -> Check | None:
 
 
 def drawn_levels(evidence: Evidence) -> tuple[float, ...]:
-    """What the declared level is multiplied by at least and at most, where ``batch_size`` is the size of a Poisson
-    batch and the noise that of the expected one, as is the sum of examples; () where it is not known to be drawn."""
+    """Return what the declared level is multiplied by at least and at most, where ``batch_size`` is the size of a
+    Poisson batch and the noise that of the expected one, as is the sum of examples; () where it is not known to be
+    drawn."""
     if evidence.captured.sampling != "poisson":
         return ()
     count = evidence.captured.trained_on
@@ -237,7 +239,7 @@ def _noise_checks(evidence: Evidence) -> list[Check]:
 
 
 def _bound(evidence: Evidence) -> Check:
-    """Whether norms are as the clip and the noise make them, and not larger."""
+    """Return whether norms are as the clip and the noise make them, and not larger."""
     bound, level = evidence.bound, 0.0 if evidence.noise is None else evidence.level
     if bound is None or evidence.clipping is None:
         return Check(BOUND, "cannot tell", "no bound is declared, or it is not published")
@@ -271,7 +273,8 @@ def _bound(evidence: Evidence) -> Check:
 
 
 def _of_drawn_batch(evidence: Evidence, norms: np.ndarray, sizes: np.ndarray, times: float) -> Check | None:
-    """Whether norms beyond the bound are those of a Poisson batch of more examples than declared; None where not.
+    """Return whether norms beyond the bound are those of a Poisson batch of more examples than declared; None where
+    not.
 
     Of a batch without noise nobody draws the size, and one whose size is known needs no excuse.
     """
@@ -288,7 +291,7 @@ def _of_drawn_batch(evidence: Evidence, norms: np.ndarray, sizes: np.ndarray, ti
 
 
 def enough_noise(evidence: Evidence, hidden: tuple[list[str], np.ndarray, np.ndarray] | None = None) -> Check:
-    """Whether there is as much noise on every tensor as declared, whatever the signal.
+    """Return whether there is as much noise on every tensor as declared, whatever the signal.
 
     Args:
         hidden: the names, p-values of weaker noise and deviations of ``no_signal``.
@@ -328,7 +331,7 @@ def enough_noise(evidence: Evidence, hidden: tuple[list[str], np.ndarray, np.nda
 
 
 def _no_more(evidence: Evidence, names: list[str], stronger: np.ndarray, found: np.ndarray) -> Check:
-    """Whether there is more noise than declared where there is nothing else: safe, but paid for."""
+    """Return whether there is more noise than declared where there is nothing else: safe, but paid for."""
     if not stronger.size:
         return Check(NO_MORE, "cannot tell", "no layer is large enough to have a place without signal")
     level, unit = evidence.level or 0.0, evidence.unit
@@ -348,7 +351,7 @@ _DIFFER, _ADD_UP = "differ by", "add up to"
 
 
 def _anew(evidence: Evidence) -> Check:
-    """Whether two clients or rounds, or two tensors of one, share their noise: then its difference is gone.
+    """Return whether two clients or rounds, or two tensors of one, share their noise: then its difference is gone.
 
     Masks of a secure sum cancel out in the sum of two clients, or of all.
     """
@@ -420,7 +423,7 @@ def anew_among(groups: Sequence[tuple[str, Evidence]]) -> Check | None:
 
 
 def _unrounded(evidence: Evidence) -> Check:
-    """Whether values repeat exactly, which continuous noise never lets them but for the rounding of floats.
+    """Return whether values repeat exactly, which continuous noise never lets them but for the rounding of floats.
 
     Noise of deviation s, rounded to steps of h, has a given value with a chance of at most h / (s sqrt(2 pi)), whatever
     is under it. Number i of a tensor repeats an earlier one with a chance of at most i - 1 times that, given all

@@ -63,7 +63,7 @@ def _sent(capture: Capture, module: nn.Module, own: set[str]) -> set[str]:
 
 
 def frozen_names(capture: Capture, module: nn.Module) -> set[str]:
-    """What is declared frozen, by the network's own names.
+    """Return what is declared frozen, by the network's own names.
 
     Raises:
         UsageError: there is no such tensor.
@@ -109,7 +109,7 @@ def _is_bare(capture: Capture) -> bool:
 
 
 def foreign_values(capture: Capture, layout: Layout) -> tuple[Tensor, Tensor]:
-    """What a client started from and what it sent (P,) of these tensors, in float64.
+    """Return what a client started from and what it sent (P,) of these tensors, in float64.
 
     Raises:
         UsageError: one of them is missing, or has another shape.
@@ -296,7 +296,7 @@ def without_earlier(capture: Capture, update: Tensor, earlier: Earlier, update_o
 
 
 def _velocity(capture: Capture, earlier: Earlier, update_of: UpdateOf) -> Tensor | None:
-    """What a client's optimizer remembered at the beginning; None for nothing."""
+    """Return what a client's optimizer remembered at the beginning; None for nothing."""
     before = earlier.get(capture.folder)
     if before is None:
         return None

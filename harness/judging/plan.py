@@ -81,7 +81,7 @@ class Reading:
 
 
 def readings_of(folders: Sequence[Path], truth: Path | None = None) -> tuple[list[Reading], list[Capture]]:
-    """What is read of each folder, and the captures that can be."""
+    """Return what is read of each folder, and the captures that can be."""
     told, found = list[Reading](), list[Capture]()
     for folder in folders:
         try:
@@ -128,12 +128,12 @@ class Effort:
 
     @property
     def searches(self) -> bool:
-        """Whether it descends a loss."""
+        """Return whether it descends a loss."""
         return isinstance(self.attack, Attack) and not self.attack.closed_form
 
     @property
     def is_control(self) -> bool:
-        """Whether it is of clients of one step, made to see whether an attack works."""
+        """Return whether it is of clients of one step, made to see whether an attack works."""
         return self.group.name == ALONE
 
     @cached_property
@@ -142,7 +142,7 @@ class Effort:
 
     @property
     def _twice(self) -> bool:
-        """Whether it may run again with labels known, where those that it infers are at chance."""
+        """Return whether it may run again with labels known, where those that it infers are at chance."""
         own = self.cell.suite is not None and self.group.captured.images is not None
         return own and getattr(self.attack, "uses_labels", False)
 
@@ -194,7 +194,7 @@ class Effort:
 def efforts_of(
     groups: Sequence[Group], split: PublicSplit | None, data_root: Path, chunk: int, jobs: int = 1
 ) -> list[Effort]:  # fmt: skip
-    """What each attack on each group takes here, timed.
+    """Return what each attack on each group takes here, timed.
 
     Args:
         jobs: processes that share an attack's victims.
@@ -254,7 +254,7 @@ class _Bench:
         return _timed(work)
 
     def _seen(self, cell: CellSettings) -> tuple[Observation, Dataset]:
-        """What the attacker has, what was sent shuffled, and where look-alikes come from."""
+        """Return what the attacker has, what was sent shuffled, and where look-alikes come from."""
         stage, doubles = self._stage
         scene = stage.set(cell.model_copy(update=doubles))
         seen = scene.observation.known_to(cell.build_attack().tier)
@@ -317,7 +317,7 @@ class Line:
 
     @property
     def cut(self) -> bool:
-        """Whether time is why it does not run, or not all of it."""
+        """Return whether time is why it does not run, or not all of it."""
         return self.reason is not None and self.whole[1] > 0
 
     @property
@@ -358,7 +358,7 @@ class Share:
 
     @property
     def seconds(self) -> Seconds:
-        """What that takes."""
+        """Return what that takes."""
         return self.effort.seconds(self.captures, self.iterations) if self.captures else (0.0, 0.0)
 
     @property
@@ -394,7 +394,7 @@ def shares_of(efforts: Sequence[Effort], budget: float | None, data_root: Path, 
 
 
 def fitted(efforts: Sequence[Effort], budget: float, spent: float = 0.0) -> list[Share]:
-    """What of the attacks fits into a budget by their forecasts at most, in the order of the attacks.
+    """Return what of the attacks fits into a budget by their forecasts at most, in the order of the attacks.
 
     First are tests of membership, each in half of the time at most; then controls of one step, the quickest first, in a
     part of it: one that leaks is enough. Then come attacks that descend no loss. Each gets as many captures as an equal

@@ -39,7 +39,7 @@ SameData = Literal["batch", "client", "cohorts"]
 
 
 def chosen_data(given: str) -> SameData:
-    """What was asked for by its name. Raises UsageError: an unknown one."""
+    """Return what was asked for by its name. Raises UsageError: an unknown one."""
     for one in get_args(SameData):
         if given == one:
             return one
@@ -343,7 +343,7 @@ class _Numbered(BaseModel):
 
 
 def released_models(folders: Sequence[Path]) -> dict[int, dict[str, NDArray[np.float64]]]:
-    """What clients were sent at the beginning of each captured round, by its number, in order.
+    """Return what clients were sent at the beginning of each captured round, by its number, in order.
 
     Canary clients do not send what they trained, so that their captures cannot be judged: the models are read from
     those too.

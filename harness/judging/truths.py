@@ -31,7 +31,7 @@ _ALL_PLACES = "truth, tokenizer.json and the factory's lookup"
 
 
 def as_drawn(capture: Capture) -> CaptureRecord:
-    """What a capture says, with as many examples as its truth has.
+    """Return what a capture says, with as many examples as its truth has.
 
     Another number than the batch of a single step under a clip of each example was drawn (Poisson), and ``batch_size``
     is what was expected. Else fewer than the steps take are a smaller last batch.
@@ -51,7 +51,7 @@ def as_drawn(capture: Capture) -> CaptureRecord:
 
 
 def clips_examples(record: CaptureRecord) -> bool:
-    """Whether the declared defense clips the gradient of each example."""
+    """Return whether the declared defense clips the gradient of each example."""
     declared = translated(record.defense)
     if declared is None:
         return False

@@ -173,7 +173,7 @@ def observed(captured: CapturedClients, like: Observation, settings: CellSetting
 
 
 def shuffled(seen: Observation) -> Tensor:
-    """What was sent (V, P) with the coordinates of each tensor in another order."""
+    """Return what was sent (V, P) with the coordinates of each tensor in another order."""
     parts = seen.target.split(seen.model.layout.sizes, dim=1)
     orders = [
         torch.randperm(part.shape[1], generator=generator("shuffled", number)) for number, part in enumerate(parts)
@@ -192,7 +192,7 @@ def _of(made: Reconstruction, attack: Attack) -> np.ndarray:
 
 
 def _usual(stored: StoredCell, attack: Attack) -> float | None:
-    """What nearly all stand-ins that were brought back have left at most; None where none was."""
+    """Return what nearly all stand-ins that were brought back have left at most; None where none was."""
     known = [
         (victim.loss, victim.initial_loss) for victim in stored.victims
         if victim.outcome == "success" and victim.loss is not None and victim.initial_loss is not None
@@ -231,7 +231,7 @@ class Likeness:
 
     @property
     def alike(self) -> bool:
-        """Whether all norms are such as stand-ins have, within a factor of two."""
+        """Return whether all norms are such as stand-ins have, within a factor of two."""
         return bool(((self.norms > 1 / _TIMES) & (self.norms < _TIMES)).all())
 
     def __str__(self) -> str:
@@ -244,7 +244,7 @@ class Likeness:
 
 
 def _knows_defense(attack: Attack, seen: Observation) -> bool:
-    """Whether an attack uses what is known of the defense, so that its failure says something of it."""
+    """Return whether an attack uses what is known of the defense, so that its failure says something of it."""
     if seen.coding is not None and seen.coding.bounds(seen.target[:1], seen.model.layout) is not None:
         return attack.reads_coding
     return attack.tier == "informed"

@@ -173,7 +173,7 @@ def shares_of(layer: BatchNorm, steps: int) -> list[float]:
 def recovered(
     layers: Mapping[str, BatchNorm], after: Buffers, counts: Mapping[str, int], steps: int
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """What running statistics after N clients' local steps give away, to who knows those before.
+    """Return what running statistics after N clients' local steps give away, to who knows those before.
 
     Of one step it is the batch's mean and variance; of several, their means weighted by :func:`shares_of`, and no more.
 
@@ -320,7 +320,7 @@ class KnownBatches:
     shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def of_layer(self, name: str) -> tuple[Tensor, Tensor] | None:
-        """What is known of one layer; None where nothing is."""
+        """Return what is known of one layer; None where nothing is."""
         return None if self.statistics is None else self.statistics.get(name)
 
     def take(self, index: Tensor) -> "KnownBatches":
@@ -341,7 +341,7 @@ class KnownBatches:
         return replace(self, statistics=moved)
 
     def facts(self) -> tuple[str, ...]:
-        """What tells it from another, as text."""
+        """Return what tells it from another, as text."""
         if self.statistics is None:
             return "batches", str(self.size), "hidden"
         digest = hashlib.sha256()

@@ -71,7 +71,7 @@ BOTTLENECK = "precode_sample"
 
 
 def draws_a_sample(names: Iterable[str]) -> bool:
-    """Whether a network of these parameters has a bottleneck, whose sample only the client knows."""
+    """Return whether a network of these parameters has a bottleneck, whose sample only the client knows."""
     return any(name.endswith(BOTTLENECK) for name in names)
 
 
@@ -220,7 +220,7 @@ def normalised(network: nn.Module, mean: Iterable[float], deviation: Iterable[fl
 
 
 def is_scaled(network: nn.Module) -> bool:
-    """Whether a network scales what it is given, which its layers alone do not show."""
+    """Return whether a network scales what it is given, which its layers alone do not show."""
     return any(isinstance(hook, _Scaled) for hook in network._forward_pre_hooks.values())
 
 

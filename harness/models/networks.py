@@ -60,7 +60,7 @@ def torchvision_factory(name: str) -> Callable[[tuple[int, ...], int], nn.Module
 
 
 def is_of_torchvision(name: str) -> bool:
-    """Whether a name without the prefix is one of torchvision's."""
+    """Return whether a name without the prefix is one of torchvision's."""
     return name in _names()
 
 
@@ -174,7 +174,7 @@ def refuse_table_rows(name: str, image_shape: ImageShape) -> None:
 
 
 def is_own(name: str) -> bool:
-    """Whether a network is not one of this project's: ``module:factory``, or another package's."""
+    """Return whether a network is not one of this project's: ``module:factory``, or another package's."""
     return ":" in name or bool(MODELS.outside(name.partition("+")[0]))
 
 
@@ -276,7 +276,7 @@ def _of_texts(factory: Callable[..., nn.Module], shape: TextShape, classes: int)
 
 
 def _said(image_shape: ImageShape, problem: str) -> str:
-    """What a factory was called with, what then went wrong, and how to fix it."""
+    """Return what a factory was called with, what then went wrong, and how to fix it."""
     if not isinstance(image_shape, TextShape):
         return f"images {image_shape}: {problem}; fix it"
     return (

@@ -49,7 +49,7 @@ class NextWord(nn.Module):
 
 @lru_cache(maxsize=16)
 def predicts_next(name: str, image_shape: ImageShape) -> bool:
-    """Whether the network of a name, for texts of a shape, is a :class:`NextWord`."""
+    """Return whether the network of a name, for texts of a shape, is a :class:`NextWord`."""
     try:
         return isinstance(build_module(name, image_shape, CLASSES, seed=0), NextWord)
     except UsageError:  # which who needs the network will see

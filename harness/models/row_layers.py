@@ -206,7 +206,7 @@ _FEW = 4  # channels
 
 
 def are_grouped(values: Tensor) -> bool:
-    """Whether rows' convolutions are one grouped convolution, rather than patches times kernels.
+    """Return whether rows' convolutions are one grouped convolution, rather than patches times kernels.
 
     For 32-bit floats on a CPU with AVX-512, where oneDNN's kernels for groups are the faster ones. Without AVX-512 they
     are no faster, and which of them computes a row depends on how many rows there are: its last bits would too. For the

@@ -483,7 +483,7 @@ def _logits(name: str, module: nn.Module, images: Tensor, classes: int) -> Tenso
 
 
 def _agrees(model: RowNetwork, trial: Trial) -> bool:
-    """Whether rows evaluated together have the gradients of the module itself, which keeps its own weights."""
+    """Return whether rows evaluated together have the gradients of the module itself, which keeps its own weights."""
     made = model.gradient(trial.weights, trial.images, trial.labels)
     own = model.layout.flatten(dict(model.plain_module.named_parameters())).detach().clone()
     alike = []
@@ -522,5 +522,5 @@ def _fails_twice(model: RowNetwork, trial: Trial) -> str | None:
 
 
 def close(made: Tensor, truth: Tensor) -> bool:
-    """Whether two results are one but for rounding."""
+    """Return whether two results are one but for rounding."""
     return bool((made - truth).norm() <= _TOLERANCE * truth.norm() + 1e-6)

@@ -184,7 +184,7 @@ class PatchConv2d(nn.Module):
 
 
 def is_plain_convolution(layer: nn.Conv2d) -> bool:
-    """Whether a convolution is nothing but zero-padded patches times a matrix."""
+    """Return whether a convolution is nothing but zero-padded patches times a matrix."""
     return (
         layer.groups == 1
         and layer.dilation == (1, 1)

@@ -88,7 +88,7 @@ class Product:
         return Recorded(self, values.detach()[None], None, output)
 
     def windows(self, values: Tensor) -> Tensor:
-        """What of values (R, B, ...) meets the kernels at each of L places: (R, B, L, F)."""
+        """Return what of values (R, B, ...) meets the kernels at each of L places: (R, B, L, F)."""
         layer = self.convolution
         if layer is None:
             return values[:, :, None]
@@ -521,7 +521,7 @@ class Chain:
 
 
 def _links(stage: Product | nn.Module, named: Named, values: Tensor, changes: bool) -> list[Link]:
-    """What a stage of the network is made of, for such values (R, B, ...)."""
+    """Return what a stage of the network is made of, for such values (R, B, ...)."""
     if isinstance(stage, Product):
         return _weighted(stage, named, values)
     if type(stage) is RowSigmoid:

@@ -46,7 +46,8 @@ class Rows(Protocol):
         ...
 
     def batch_norm_statistics(self, weights: Tensor, images: Tensor) -> list[LayerStatistics]:
-        """What every BatchNorm is given of each row's batch (R, B, C, H, W), in the order of the forward pass."""
+        """Return what every BatchNorm is given of each row's batch (R, B, C, H, W), in the order of the forward
+        pass."""
         ...
 
 
@@ -184,7 +185,7 @@ class Way:
         return with_row_operators(plain) if self.other_layers else plain
 
     def rows(self, module: nn.Module, layout: Layout) -> Rows:
-        """What evaluates such a ``module``."""
+        """Return what evaluates such a ``module``."""
         if self.sequence is not None:
             return ChainedRows(self.sequence, layout, looks_back=isinstance(module, WithInsertedModule))
         if self.itself and (own := _own_rows(module)):
@@ -213,7 +214,8 @@ def ways_of(module: nn.Module, weights: int, joint: bool) -> list[Way]:
 
 
 def _trains_each_layer(module: nn.Module) -> bool:
-    """Whether every layer has weights of its own, all of which are trained; those of a feature extractor aside."""
+    """Return whether every layer has weights of its own, all of which are trained; those of a feature extractor
+    aside."""
     named = [name for name, _ in module.named_parameters(remove_duplicate=False)]
     extractors = [one for one in module.modules() if isinstance(one, FeatureExtractor)]
     aside = {id(layer) for one in extractors for layer in one.modules()}
@@ -293,7 +295,8 @@ class LoneRows:
         return found[0] if len(found) == 1 else [torch.cat(parts) for parts in zip(*found, strict=True)]
 
     def tells_products(self, flat: Tensor, images: Tensor, targets: Tensor) -> bool:
-        """Whether :meth:`products` can be had of this network: by one trial, of examples (B, ...) at weights (P,)."""
+        """Return whether :meth:`products` can be had of this network: by one trial, of examples (B, ...) at weights
+        (P,)."""
         if self._tells is None:
             images, targets, found = images[: self.group], targets[: self.group], None
             with suppress(Exception):  # whatever a network does with its weights; its gradients are taken next

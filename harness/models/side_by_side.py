@@ -20,7 +20,8 @@ Made = TypeVar("Made")
 
 
 def side_by_side(work: Callable[[T], Made], things: Sequence[T], apart: bool = True) -> list[Made]:
-    """What ``work`` makes of each thing. Each is made by one thread: no bit depends on how many threads there are.
+    """Return what ``work`` makes of each thing. Each is made by one thread: no bit depends on how many threads there
+    are.
 
     Not ``apart``, one is made after another, each by all threads.
     """

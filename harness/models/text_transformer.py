@@ -133,7 +133,7 @@ class MiniLM(nn.Module):
         return self.head(hidden.sum(1) / there.sum(1, keepdim=True))
 
     def hidden(self, tokens: Tensor, there: Tensor) -> Tensor:
-        """What the encoder makes of tokens (B, T), of which some are there: (B, T, E)."""
+        """Return what the encoder makes of tokens (B, T), of which some are there: (B, T, E)."""
         hidden = self.norm(self.words(tokens) + self.sentence + self.places[:, : tokens.shape[1]])
         for layer in self.encoder:
             hidden = layer(hidden, src_key_padding_mask=~there)

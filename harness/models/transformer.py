@@ -137,7 +137,7 @@ class RowTransformer:
         return self.named_linear(f"{name}.out_proj", attended.transpose(2, 3).flatten(3))
 
     def _attention_of_first(self, name: str, tokens: Tensor) -> Tensor:
-        """What the first token attends to, without any other's key and value.
+        """Return what the first token attends to, without any other's key and value.
 
         Both are linear in the tokens: in place of every token the one query goes through the keys' matrix, and the
         mean of the tokens through the values'. The keys' bias adds the same to every score, and so nothing.
@@ -188,7 +188,8 @@ def torchvision_transformer(network: nn.Module) -> TorchvisionTransformer | None
 
 
 def _is_plain(network: Any, kinds: Any) -> bool:
-    """Whether nobody has put anything else into its places. Types come first: what was put there has other parts."""
+    """Return whether nobody has put anything else into its places. Types come first: what was put there has other
+    parts."""
     if type(network.encoder) is not kinds.Encoder or type(network.encoder.layers) is not nn.Sequential:
         return False
     layers, stem, last = list(network.encoder.layers), network.conv_proj, network.encoder.ln
@@ -259,7 +260,8 @@ class VisionTransformer(nn.Module):
 
 
 def first_token(layer: nn.Module, tokens: Tensor) -> Tensor:
-    """What an encoder layer makes of the first of tokens (B, T, E), and it alone, as nothing reads the others: (B, E).
+    """Return what an encoder layer makes of the first of tokens (B, T, E), and it alone, as nothing reads the others:
+    (B, E).
 
     Every token goes into its attention, none but the first through all that follows.
     """

@@ -132,7 +132,7 @@ class Accuracies:
         return train_settings(**values)
 
     def header(self, *datasets: str) -> list[str]:
-        """What was run, what was scaled down, and on which data."""
+        """Return what was run, what was scaled down, and on which data."""
         found = [at_hand(data, self.request.data_root)[1].replace("training split", "data") for data in datasets]
         scale = f"accuracy: N={CLIENTS} clients, K={PER_ROUND} per round, T rounds of L=100 steps, as in the paper"
         if self.request.quick:

@@ -103,5 +103,5 @@ def _row(done: int, accuracy: float | None, cells: dict[str, CellResult]) -> dic
 
 
 def _tells_more(sent: float | None, others: list[float | None]) -> bool:
-    """Whether reconstructions tell the truths from look-alikes, and better than the others do."""
+    """Return whether reconstructions tell the truths from look-alikes, and better than the others do."""
     return sent is not None and sent < LEVEL and all(other is None or sent < other for other in others)

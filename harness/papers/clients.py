@@ -143,7 +143,7 @@ class ClientTables(Lines):
         return QUICK_ROUNDS if self.request.quick else ROUNDS
 
     def lines(self, name: str) -> list[str]:
-        """What was run, what was scaled down, and what was chosen."""
+        """Return what was run, what was scaled down, and what was chosen."""
         if name == "federation":
             scaled = (
                 f"T={self.rounds} rounds instead of {ROUNDS}, which leave less time to learn and need less noise per "

@@ -260,7 +260,7 @@ class ScaffoldRuns:
 
 
 def accounted(method: str, federated: Federated) -> Scaffold | None:
-    """What a private method costs; None where nothing is private. Rounds that warm up are among the rounds."""
+    """Return what a private method costs; None where nothing is private. Rounds that warm up are among the rounds."""
     algorithm, _, private = METHODS[method]
     if not private:
         return None

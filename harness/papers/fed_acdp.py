@@ -90,7 +90,7 @@ def _three(event: GaussianRelease | Composition) -> Values:
 
 
 def _near(ours: float, paper: float, known: bool = False) -> str:
-    """Whether our number is the paper's; ``known`` marks a cell that no reading of the paper reproduces."""
+    """Return whether our number is the paper's; ``known`` marks a cell that no reading of the paper reproduces."""
     return AGREES if abs(ours - paper) < TOLERANCE else IRREPRODUCIBLE if known else DIFFERS
 
 
@@ -123,7 +123,7 @@ class _Accounted(Lines):
         raise NotImplementedError
 
     def lines(self, name: str) -> list[str]:
-        """What all tables on epsilons say."""
+        """Return what all tables on epsilons say."""
         return [_TOLD[name]] if name in _TOLD else super().lines(name)
 
 

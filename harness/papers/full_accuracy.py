@@ -101,7 +101,7 @@ BOUNDED = tuple(Cell("mnist", "Fed-SDP", RELEASED, clip) for clip in (8.0, 16.0,
 
 
 def has_noise(method: str) -> bool:
-    """Whether its row has other levels of noise beside the printed one."""
+    """Return whether its row has other levels of noise beside the printed one."""
     return method != "non-private"
 
 
@@ -130,7 +130,7 @@ class FullRuns:
         self._over: dict[Cell, list[Standing]] = {}
 
     def header(self, *datasets: str) -> list[str]:
-        """What every table of accuracy says of its runs."""
+        """Return what every table of accuracy says of its runs."""
         return self._accuracies.header(*datasets)
 
     def settings(self, cell: Cell) -> list[TrainSettings]:
@@ -242,7 +242,7 @@ class _Table:
             yield Cell(row.data, row.method, RELEASED)
 
     def unfinished(self, cell: Cell) -> bool:
-        """Whether something of a cell can be made and is not."""
+        """Return whether something of a cell can be made and is not."""
         return bool(self.runs.settings(cell)) and self.runs.measured(cell) is None
 
     def most_noise(self, data: str, method: str) -> tuple[Cell | None, str]:
@@ -359,7 +359,8 @@ def _reaches(cell: Cell, made: SeededRuns) -> bool:
 
 
 def _epsilons(document: TrainDocument | None) -> dict[str, str]:
-    """What the paper's convention claims for this run, and the smallest that is proven for it, or the word for none."""
+    """Return what the paper's convention claims for this run, and the smallest that is proven for it, or the word for
+    none."""
     if document is None:
         return {"claimed ε": "", "proven ε": ""}
     claims = [one.claimed_epsilon for one in document.privacy if one.claimed_epsilon is not None]

@@ -54,7 +54,7 @@ class Lines:
         return self.accuracies.of(method, data, share, **changes)
 
     def agrees(self, values: Values) -> bool:
-        """Whether a row with ours keeps the file's rule."""
+        """Return whether a row with ours keeps the file's rule."""
         name, *parameters = self.table.rule
         return RULES[name](values, *parameters)
 
@@ -120,7 +120,7 @@ class Attacks(Lines):
 
 
 def _attacked(stored: StoredCell) -> dict[str, Any]:
-    """What a table may print of a cell."""
+    """Return what a table may print of a cell."""
     cell, strict = stored.cell, stored.cell.asr["strict"]
     low, high = strict.ci95 or (0.0, 1.0)
     return {

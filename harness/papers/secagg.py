@@ -95,7 +95,7 @@ class SeededRuns:
 
     @property
     def learned(self) -> bool:
-        """Whether the accuracy is more than needs no training."""
+        """Return whether the accuracy is more than needs no training."""
         return self.mean > self.chance
 
     def accuracy(self) -> str:
@@ -116,7 +116,7 @@ class SeededRuns:
         return _shown([]) if None in found else _shown([value for value in found if value is not None])
 
     def epsilon(self, view: str) -> float | None:
-        """What the runs' statement proves for a view."""
+        """Return what the runs' statement proves for a view."""
         stated = next((one.privacy for one in self.documents if one), [])
         return next((one.epsilon for one in stated if one.view == view), None)
 
@@ -132,7 +132,7 @@ def _shown(values: Sequence[float]) -> str:
 
 
 def find_federation(experiment: Experiment, root: Path) -> SecureFederation | None:
-    """What the data at hand allow; None where there are none."""
+    """Return what the data at hand allow; None where there are none."""
     name = at_hand(experiment.data, root)[0]
     if name is None:
         return None

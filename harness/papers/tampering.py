@@ -197,7 +197,7 @@ def _row(cell: CellResult, clients: int, noise: Noise, guessed: Rate | None) -> 
 
 
 def _beyond(measured: Rate | None, guessed: Rate | None) -> bool:
-    """Whether intervals say that more images came back than blindly."""
+    """Return whether intervals say that more images came back than blindly."""
     if measured is None or guessed is None or measured.ci95 is None or guessed.ci95 is None:
         return False
     return (measured.ci95[0] or 0.0) > (guessed.ci95[1] or 0.0)

@@ -38,7 +38,7 @@ class Plan(Record):
     environment: Facts
 
     def command_of(self, shard: int, out: str) -> str:
-        """What makes a shard, or the rest of it, into a folder."""
+        """Return what makes a shard, or the rest of it, into a folder."""
         return shlex.join(["harness", *self.command, "--shard", f"{shard}/{self.shards}", "--out", out])
 
 

@@ -116,7 +116,7 @@ def _end_with(parent: int) -> None:
 
 
 def why_lost(error: Exception) -> str | None:
-    """What became of a worker, in words, where another may make the same again; None where it is to be told."""
+    """Return what became of a worker, in words, where another may make the same again; None where it is to be told."""
     if lacks_memory(error):
         return f"a worker lacks memory ({in_one_line(error)})"
     return "a worker was lost" if isinstance(error, BrokenProcessPool) else None

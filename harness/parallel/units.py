@@ -52,7 +52,7 @@ class Unit:
 
     @property
     def words(self) -> str:
-        """What it is, for a person who waits."""
+        """Return what it is, for a person who waits."""
         first = self.cells[0]
         control = f" ({self.control} control)" if self.control else ""
         attack = first.attack if len({cell.attack for cell in self.cells}) == 1 else first.suite
@@ -141,7 +141,7 @@ class Task(Protocol):
 
     @property
     def words(self) -> str:
-        """What it is, for a person who waits."""
+        """Return what it is, for a person who waits."""
         ...
 
     def make(self, run: Run) -> None:

@@ -64,7 +64,7 @@ class Code:
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether who loads it now loads the same."""
+        """Return whether who loads it now loads the same."""
         return all(digest_of_file(file) == known for file, known in self.files.items())
 
 
@@ -85,8 +85,8 @@ class Share:
 
 
 def made_elsewhere(sent: bytes) -> Made | None:
-    """What becomes of a share that another process of this run has pickled; None where this one may have loaded other
-    code for it, since somebody changed it."""
+    """Return what becomes of a share that another process of this run has pickled; None where this one may have loaded
+    other code for it, since somebody changed it."""
     share: Share = pickle.loads(sent)
     return share.made() if share.code.is_unchanged else None
 
@@ -103,7 +103,7 @@ _CHANGED = "a file of yours was changed while the run began"
 
 
 def can_be_sent(rows: int, weights: int, size: int) -> bool:
-    """Whether there is room for another copy, or several on the way, of what was observed of so many networks.
+    """Return whether there is room for another copy, or several on the way, of what was observed of so many networks.
 
     ``size``: bytes of a number.
     """
@@ -268,7 +268,7 @@ _OF_A_PROCESS = 1e9
 
 
 def is_one_group(cells: Sequence[CellSettings], settles: bool = False) -> bool:
-    """Whether cells differ in the tap alone, and so are made one after another.
+    """Return whether cells differ in the tap alone, and so are made one after another.
 
     ``settles``: members of a suite are, too, since one may spare the others.
     """

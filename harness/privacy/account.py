@@ -85,7 +85,7 @@ class Releases:
         return effective_sigma(sigma, self.layers, self.adjacency) * math.sqrt(self.clients)
 
     def settings(self) -> dict[str, Any]:
-        """What was assumed, and by how much it scales a configured sigma."""
+        """Return what was assumed, and by how much it scales a configured sigma."""
         skellam = {"bits": self.bits, "dimensions": self.dimensions} if self.mechanism == "skellam" else {}
         return {
             "mechanism": self.mechanism, **skellam, "sampling_rate": self.rate, "sampler": self.sampler,

@@ -309,7 +309,7 @@ def _round_cost(
     estimated: Sequence[Samples], level: Level, direction: Direction, lambdas: tuple[int, ...], bound: float | None,
     failure: float,
 ) -> Array:  # fmt: skip
-    """What one round costs: (A,)."""
+    """Return what one round costs: (A,)."""
     costs = []
     for one in estimated:
         if bound is None:

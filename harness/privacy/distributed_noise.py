@@ -158,11 +158,11 @@ class DistributedNoise:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the sum's figure rests on."""
+        """Return what the sum's figure rests on."""
         return (SEVERAL_STEPS,) if max(party.steps for party in self.parties) > 1 else ()
 
     def sum_event(self) -> Event:
-        """What the sums cost a record, by Theorem 4.6."""
+        """Return what the sums cost a record, by Theorem 4.6."""
         parties = fused(self.parties)
         if self.grid is None:
             release = GaussianRelease(sum_sigma(parties, self.missing))
@@ -172,7 +172,8 @@ class DistributedNoise:
         return _sampled(release, max(party.rate for party in parties), self.rounds * parties[0].steps)
 
     def fallback_event(self) -> Event:
-        """What one client's own messages cost its records: the largest cost of any of them, as an upper bound."""
+        """Return what one client's own messages cost its records: the largest cost of any of them, as an upper
+        bound."""
         sigma = min(party.noise / party.clip for party in self.parties)
         release = GaussianRelease(sigma) if self.grid is None else MechanismRelease(skellam_sum(self.grid, 1))
         steps = max(party.steps for party in self.parties)

@@ -232,7 +232,7 @@ class PrivacyLoss(Accountant):
 
 
 def is_plain(spent: Ledger) -> bool:
-    """Whether nothing but Gaussian noise was released, on everybody: its cost is known exactly."""
+    """Return whether nothing but Gaussian noise was released, on everybody: its cost is known exactly."""
     return not any(isinstance(one, MechanismRelease) or one.sampled for one in spent.releases)
 
 
@@ -242,8 +242,8 @@ def _resolved(spent: Ledger) -> float:
 
 
 def _error(spent: Ledger) -> float:
-    """What a composed distribution may err by, in delta: fifty times what was measured, 2e-13 at 10,000 steps, against
-    the exact value without sampling."""
+    """Return what a composed distribution may err by, in delta: fifty times what was measured, 2e-13 at 10,000 steps,
+    against the exact value without sampling."""
     return max(_LEAST_ERROR, _ERROR_PER_STEP * sum(release.count for release in _with_everybody(spent)))
 
 

@@ -40,7 +40,7 @@ def told_by_curve(false_alarms: float, delta_at: Callable[[float], float]) -> fl
 
 
 def told_by(accountant: Accountant, event: Event, false_alarms: float = FALSE_ALARMS) -> float:
-    """What one accountant proves for an event, by its curve delta(epsilon)."""
+    """Return what one accountant proves for an event, by its curve delta(epsilon)."""
     return told_by_curve(false_alarms, lambda epsilon: accountant.delta(event, epsilon))
 
 

@@ -96,7 +96,7 @@ class Renyi(AdditiveAccountant):
         return curves
 
     def _curve(self, release: MechanismRelease) -> Array:
-        """What one release by any mechanism costs: (A,)."""
+        """Return what one release by any mechanism costs: (A,)."""
         curve = curve_of(release.mechanism, math.ceil(max(self._orders)))
         if release.sampler != "none" and release.sampled:
             curve = amplified(curve, release.q, release.sampler, self.amplification)
@@ -125,7 +125,7 @@ class Renyi(AdditiveAccountant):
 
 @lru_cache(maxsize=64)
 def _sampled_curves(sigmas: tuple[float, ...], q: float, sampler: str, orders: tuple[float, ...]) -> Array:
-    """What sampled releases cost: (S, A). Kept, as a run asks for the same after every round, of every view."""
+    """Return what sampled releases cost: (S, A). Kept, as a run asks for the same after every round, of every view."""
     curves = renyi_curves.poisson if sampler == "poisson" else renyi_curves.without_replacement
     found = curves(np.array(sigmas), q, orders)
     found.flags.writeable = False

@@ -132,7 +132,7 @@ class Together:
 
 @lru_cache(maxsize=16)
 def together(limit: Limit, places: int) -> Together:
-    """What a limit says of so many targets of a victim, remembered."""
+    """Return what a limit says of so many targets of a victim, remembered."""
     return Together(limit, places)
 
 

@@ -237,7 +237,7 @@ def _share_seen(federation: FederationFacts, inside: bool) -> float:
 
 
 def _sampled_clients(federation: FederationFacts, gain: float, inside: bool = False) -> tuple[Event, str]:
-    """What a view that is not told who takes part sees of the sums, and on what condition."""
+    """Return what a view that is not told who takes part sees of the sums, and on what condition."""
     sampler, rate = federation.client_sampler, _client_rate(federation, inside)
     if federation.own_state and sampler == "without-replacement":
         # Messages then depend on earlier samples, which a sample of fixed size ties to the client in question.
@@ -396,6 +396,6 @@ def valid_epsilon(event: Event, delta: float = 1e-5) -> tuple[float | None, str]
 
 
 def _only_by_distributions(release: GaussianRelease | MechanismRelease) -> bool:
-    """Whether no Renyi curve is proven: Poisson samples, of units or of steps inside, under replace-one."""
+    """Return whether no Renyi curve is proven: Poisson samples, of units or of steps inside, under replace-one."""
     sampled = release.sampled or isinstance(release, MechanismRelease)
     return sampled and release.drawn == "poisson" and release.adjacency == "replace"

@@ -260,7 +260,7 @@ class StoredArrays(Mapping[str, np.ndarray]):
 
 
 def other_beside(folder: Path, *stems: str) -> str:
-    """What is said of a file in the place of a capture's, which is not read: a pickled one is never loaded."""
+    """Return what is said of a file in the place of a capture's, which is not read: a pickled one is never loaded."""
     found = sorted(path.name for path in folder.glob("*") if path.suffix in _PICKLED)
     if found:
         return f"; {found[0]!r} there may run code when it is loaded, and is not: {CONVERT}"

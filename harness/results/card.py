@@ -105,7 +105,7 @@ class Card(Record):
 
     @property
     def name(self) -> str:
-        """What its files are called: the beginning of its hash."""
+        """Return what its files are called: the beginning of its hash."""
         return self.digest()[:20]
 
     def content(self) -> bytes:

@@ -31,7 +31,7 @@ def processor() -> str:
 
 
 def _told(text: str) -> str:
-    """What ``/proc/cpuinfo`` says of the first core; nothing where it says it in other words."""
+    """Return what ``/proc/cpuinfo`` says of the first core; nothing where it says it in other words."""
     lines = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
     facts: Mapping[str, str] = {name.strip(): value.strip() for name, _, value in lines}
     return next((" ".join(facts[name] for name in names) for names in _NAMES if facts.keys() >= {*names}), "")

@@ -53,7 +53,7 @@ class Absent(Unreadable):
 
 
 def kind_of(mode: int) -> str | None:
-    """What stands at a path with this ``st_mode``, in words; None for a regular file."""
+    """Return what stands at a path with this ``st_mode``, in words; None for a regular file."""
     return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no plain file")
 
 
@@ -203,7 +203,7 @@ def _array(member: Any) -> np.ndarray:
 
 
 def parse_tensors(content: bytes) -> Any:
-    """What ``torch.save`` wrote of tensors and plain values. Raises Damaged."""
+    """Return what ``torch.save`` wrote of tensors and plain values. Raises Damaged."""
     try:
         # torch reads on where a bit has flipped, and a model with another weight looks like any other.
         _bounded(content, whole=True)

@@ -37,7 +37,7 @@ SETTLED = "skipped: settled by "
 
 
 def was_withstood(verdict: VerdictWord, works: bool, identifies: bool | None, flagged: bool) -> bool:
-    """Whether an attack that works and was fit to find something found nothing.
+    """Return whether an attack that works and was fit to find something found nothing.
 
     Args:
         verdict: of its cell.

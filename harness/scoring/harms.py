@@ -18,7 +18,7 @@ CONFIDENCE = 0.95
 
 
 def is_of_rows(victims: Iterable[VictimRecord]) -> bool:
-    """Whether they are of a table."""
+    """Return whether they are of a table."""
     return any(one.continuous_rmse is not None or one.categorical_accuracy is not None for one in victims)
 
 

@@ -76,7 +76,7 @@ def match(truth: Tensor, reconstruction: Tensor) -> Tensor:
 
 
 def repeats_of(indices: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each place (V, B) holds an image that an earlier place of its victim holds too."""
+    """Return whether each place (V, B) holds an image that an earlier place of its victim holds too."""
     repeats = np.ones(indices.shape, dtype=bool)
     for row, own in enumerate(indices):
         repeats[row, np.unique(own, return_index=True)[1]] = False

@@ -196,7 +196,7 @@ class Told:
 
 
 def told(name: str, members: Numbers, others: Numbers) -> Told:
-    """What a score (n,) of members and (N,) of non-members tells."""
+    """Return what a score (n,) of members and (N,) of non-members tells."""
     rates = tuple(found_at(members, others, alarms) for alarms in ALARMS)
     return Told(name, area(members, others), *area_interval(members, others), rates)
 

@@ -243,7 +243,7 @@ def _of_reconstructions(attempts: Sequence[Attempt], tried: Sequence[Attempt]) -
 
 
 def _what_leaks(standing: Sequence[Attempt], tried: int) -> str:
-    """What came back, by which attacks: whole examples, or no more than traces of them."""
+    """Return what came back, by which attacks: whole examples, or no more than traces of them."""
     accurate = [attempt for attempt in standing if is_accurate(attempt, tried)]
     among = "" if tried == 1 else f" of {tried} attacks"
     if not accurate:
@@ -259,19 +259,19 @@ def _traces(faint: Sequence[Attempt]) -> str:
 
 
 def leak_level(tried: int) -> float:
-    """What a p-value must stay below to count as a leak, at a place where so many attacks were tried."""
+    """Return what a p-value must stay below to count as a leak, at a place where so many attacks were tried."""
     return min(LEAK_P, FAMILY_P / tried)
 
 
 def is_accurate(leak: Attempt, tried: int) -> bool:
-    """Whether accurate images remain significant among so many attacks."""
+    """Return whether accurate images remain significant among so many attacks."""
     # A document from before accurate images were tested has no p-value of theirs: it stands by what it says.
     confirmed = 0.0 if leak.lineup.confirmed_p_value is None else leak.lineup.confirmed_p_value
     return leak.confirmed >= CONFIRMED_SUCCESSES and confirmed < leak_level(tried)
 
 
 def _stands(leak: Attempt, tried: int) -> bool:
-    """Whether a leak remains one among so many attacks."""
+    """Return whether a leak remains one among so many attacks."""
     by_lineup = leak.lineup.p_value is not None and leak.lineup.p_value < leak_level(tried)
     return by_lineup or is_accurate(leak, tried)
 

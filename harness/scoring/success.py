@@ -89,7 +89,8 @@ def upper_bound(successes: int, n: int, confidence: float = 0.95) -> float:
 
 
 def brings_back(victims: Rate, lineup_p: float | None) -> bool:
-    """Whether most victims are reconstructed where no lineup can confirm it: there are no look-alikes, or few victims.
+    """Return whether most victims are reconstructed where no lineup can confirm it: there are no look-alikes, or few
+    victims.
 
     Such an attack works, though no verdict says so; and none is resilient there.
     """

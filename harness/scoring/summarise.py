@@ -153,12 +153,13 @@ def _row(cells: list[CellResult], plain: bool) -> SummaryRow:
 
 
 def _declared(cell: CellResult) -> bool:
-    """Whether noise of a law that has a name is on what is read there."""
+    """Return whether noise of a law that has a name is on what is read there."""
     return cell.noise not in (None, "unknown")
 
 
 def settles(cell: CellResult) -> bool:
-    """Whether a suite's other members need not run at the place of this one: images come back to an attack that is fit.
+    """Return whether a suite's other members need not run at the place of this one: images come back to an attack that
+    is fit.
 
     All its controls held, and the leak stands however many of the attacks that there are were tried beside it. An
     attack that finds nothing settles nothing, and traces leave open whether images come back to another attack.

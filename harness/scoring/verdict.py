@@ -161,7 +161,7 @@ class OfExamples:
 
 
 def of_examples(attack: str, back: Sequence[NDArray[np.bool_]]) -> OfExamples:
-    """What came back of the distinct examples (n,) of each client."""
+    """Return what came back of the distinct examples (n,) of each client."""
     shares = np.array([own.mean() for own in back])
     mean = float(shares.mean())
     needed = None
@@ -212,7 +212,7 @@ CONTRADICTION_P = 1e-4
 
 
 def took_steps(cell: CellResult) -> bool:
-    """Whether any optimizer moved: the first gradient evaluation only looks."""
+    """Return whether any optimizer moved: the first gradient evaluation only looks."""
     evaluations = cell.metrics.get("gradient_evaluations")
     return evaluations is not None and evaluations.mean is not None and evaluations.mean > 1
 

@@ -65,12 +65,12 @@ def bits_size(session: Session) -> int:
 
 
 def members_statement(session: Session, members: Iterable[int]) -> bytes:
-    """What a client signs with its masked vector: for whom it masked."""
+    """Return what a client signs with its masked vector: for whom it masked."""
     return session.digest + b"members" + to_bits(session, members)
 
 
 def survivors_statement(session: Session, members: Iterable[int], survivors: Iterable[int]) -> bytes:
-    """What a client signs before it reveals shares: for whom masks were made, and whose vectors are summed."""
+    """Return what a client signs before it reveals shares: for whom masks were made, and whose vectors are summed."""
     return session.digest + b"survivors" + to_bits(session, members) + to_bits(session, survivors)
 
 

@@ -198,7 +198,7 @@ class PoissonBinomial:
         return values if self.signs is None else unrotate(values, self.signs, self.dimension)
 
     def residual(self, rows: np.ndarray) -> float:
-        """What cutting coordinates to c takes away, as a share of the clipped rows' norm."""
+        """Return what cutting coordinates to c takes away, as a share of the clipped rows' norm."""
         turned = self._turned(rows)
         cut = turned - np.clip(turned, -self.bound, self.bound)
         return float(np.linalg.norm(cut) / max(np.linalg.norm(turned), np.finfo(np.float64).tiny))

@@ -38,7 +38,7 @@ def agree(private: X25519PrivateKey, public: bytes) -> bytes:
 
 
 def gives_secrets(public: bytes) -> bool:
-    """Whether a public key gives a secret to anybody; one of low order gives it to nobody."""
+    """Return whether a public key gives a secret to anybody; one of low order gives it to nobody."""
     try:
         agree(X25519PrivateKey.generate(), public)
     except Refused:
@@ -83,12 +83,12 @@ def unseal(key: bytes, ciphertext: bytes, context: bytes) -> bytes:
 
 
 def sealing_context(session: Session, sender: int, receiver: int) -> bytes:
-    """What a sealed pair of shares is bound to; each direction has a key of its own."""
+    """Return what a sealed pair of shares is bound to; each direction has a key of its own."""
     return b"shares" + session.digest + sender.to_bytes(4, "little") + receiver.to_bytes(4, "little")
 
 
 def signed_mask(session: Session, client: int, private: X25519PrivateKey, other: int, public: bytes) -> np.ndarray:
-    """What ``client`` adds for its pair with ``other``: the two masks of a pair cancel in the sum.
+    """Return what ``client`` adds for its pair with ``other``: the two masks of a pair cancel in the sum.
 
     Args:
         private: the masking key of ``client``.

@@ -79,7 +79,8 @@ def neighbours(clients: int, degree: int | None, seed: bytes) -> Graph:
 
 
 def connected(graph: Graph, among: Iterable[int]) -> bool:
-    """Whether the clients ``among`` hang together; else the server would learn the sum of every part by itself."""
+    """Return whether the clients ``among`` hang together; else the server would learn the sum of every part by
+    itself."""
     left = set(among)
     reached = {left.pop()} if left else set()
     while reached:

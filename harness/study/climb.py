@@ -87,7 +87,7 @@ _FULL = Grid(
 
 
 def usual(full: bool) -> Grid:
-    """What is tried where nothing is named; ``full`` takes hours."""
+    """Return what is tried where nothing is named; ``full`` takes hours."""
     return _FULL if full else Grid()
 
 
@@ -119,7 +119,7 @@ Numbered = Sequence[tuple[int, FrontierPoint]]
 
 
 def answer(points: Numbered) -> list[tuple[str, int | None]]:
-    """What may be said of one dataset at one tap, and the best point's number; None where there is none.
+    """Return what may be said of one dataset at one tap, and the best point's number; None where there is none.
 
     Of points within :data:`MARGIN` of the accuracy without a defense at which ``resilient`` could be shown, it is the
     one of the smallest proven epsilon, of each unit where there are two, since an example's and a client's cannot be
@@ -248,7 +248,7 @@ def _why_none(statements: Sequence[Statement]) -> str:
 
 
 def _ceiling(cells: Sequence[CellResult]) -> dict[str, Any]:
-    """What a theorem says of strict images; it is the same for all attacks at a place."""
+    """Return what a theorem says of strict images; it is the same for all attacks at a place."""
     bounds = [cell.bound for cell in cells if cell.bound]
     events = [event for bound in bounds for event in bound.events if event.event == "strict image"]
     if not events:
@@ -344,7 +344,7 @@ class _Climb:
                 yield from cells_at(self.request, self.grid.attacks, **self.place(level, tap))
 
     def is_there(self, document: TrainDocument | None) -> bool:
-        """Whether there are weights to attack: those of a training that diverged are none."""
+        """Return whether there are weights to attack: those of a training that diverged are none."""
         return self.settings.attacked == "initial" or document is not None
 
     def points(self, trained: Sequence[TrainDocument | None]) -> Iterator[FrontierPoint]:

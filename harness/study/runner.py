@@ -105,7 +105,7 @@ class Judged:
 
     @property
     def fell(self) -> bool:
-        """Whether knowing the defense overturns that it withstood."""
+        """Return whether knowing the defense overturns that it withstood."""
         return self.plain.verdict != "leaks" and self.informed.verdict == "leaks"
 
     def best(self, tier: str | None = None) -> CellResult | None:

@@ -40,7 +40,7 @@ def digits(rows: int, examples: int = 1) -> tuple[Tensor, Tensor]:
 
 @cache
 def digits_prior() -> Prior:
-    """What scikit-learn's digits from the 400th on say of the others, for attacks that know public data."""
+    """Return what scikit-learn's digits from the 400th on say of the others, for attacks that know public data."""
     images, labels = _digits()
     names = tuple(map(str, range(CLASSES)))
     return fit_prior(Dataset("digits, from the 400th on", images[400:], labels[400:], names, "scikit-learn"))

@@ -245,7 +245,8 @@ def _step(defense: Defense, examples: int, empty: int) -> tuple[Tensor, dict[str
 
 
 def _two_rounds(defense: Defense, planned: int) -> tuple[list[Tensor], list[str], list[str]]:
-    """What the server applies in rounds 3 and 4 of so many, what it remembers then, and what clients send beside."""
+    """Return what the server applies in rounds 3 and 4 of so many, what it remembers then, and what clients send
+    beside."""
     weights, images, labels = _made_up()
     cohort = Cohort(clients_per_round=CLIENTS, rounds=planned, batch_size=BATCH)
     server: dict[str, Tensor] = {}
@@ -321,13 +322,14 @@ def excess(added: Tensor, declared: Noise, there: Tensor | None = None) -> float
 
 
 def public_context(steps: int, batch: int = EXAMPLES_OF_A_CLIENT) -> RoundContext:
-    """What an adversary knows of the round's context: not which client a row is."""
+    """Return what an adversary knows of the round's context: not which client a row is."""
     context = _noise_context(steps, 1.0, batch)
     return replace(context, keys=context.keys[:1], clients=())
 
 
 def shown(defense: Defense, steps: int, scale: float, batch: int = EXAMPLES_OF_A_CLIENT) -> dict[Tap, Tensor]:
-    """What every tap shows of several rounds' clients, in units of the gradient that is matched there, as float64."""
+    """Return what every tap shows of several rounds' clients, in units of the gradient that is matched there, as
+    float64."""
     made, variates = _gradients(steps, batch)
     keep = [KeepTap(tap) for tap in Tap]
     play_round(
@@ -458,7 +460,8 @@ def _lengths(values: Tensor, declared: Clipping) -> Tensor:
 
 
 def _is_part_of(gradient: Tensor, values: Tensor) -> bool:
-    """Whether each tensor of every row (N, P) is a multiple of the gradient's (P,), apart from what is left out."""
+    """Return whether each tensor of every row (N, P) is a multiple of the gradient's (P,), apart from what is left
+    out."""
     kept = gradient * (values != 0)
     cosines = [
         torch.nn.functional.cosine_similarity(part, own, dim=-1)
@@ -487,7 +490,7 @@ def _shown(defense: Defense, length: float) -> tuple[Tensor, dict[Tap, Tensor]]:
 
 
 def _sum(defense: Defense, made: Tensor, present: Tensor) -> Tensor:
-    """What a local step makes of a batch, as a sum over its examples: (N, P)."""
+    """Return what a local step makes of a batch, as a sum over its examples: (N, P)."""
     handle = MaterialisedGradients(made, LAYOUT.sizes, present, made.shape[1])
     return defense.client_step(handle, _clipping_context(made.shape[1], 1)).step * made.shape[1]
 

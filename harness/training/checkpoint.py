@@ -228,7 +228,7 @@ def _bytes(content: dict[str, Any]) -> bytes:
 
 
 def _key_digest(key: str) -> str:
-    """What tells keys apart; 256 random bits cannot be found from it."""
+    """Return what tells keys apart; 256 random bits cannot be found from it."""
     return hashlib.sha256(f"noise key {key}".encode()).hexdigest()
 
 
@@ -243,7 +243,8 @@ def _kept(saved: _Checkpoint, rounds: list[RoundRecord]) -> list[int]:
 
 
 def _differences(before: Any, settings: TrainSettings, done: int) -> list[str]:
-    """What forbids to go on after ``done`` rounds, in words; another device does not, nor another end that may be."""
+    """Return what forbids to go on after ``done`` rounds, in words; another device does not, nor another end that may
+    be."""
     if not isinstance(before, dict):
         raise Damaged("is damaged: 'settings' are none")
     now = json.loads(settings.model_dump_json())
@@ -258,7 +259,7 @@ def _differences(before: Any, settings: TrainSettings, done: int) -> list[str]:
 
 
 def _same_defense(before: dict[str, Any], settings: TrainSettings) -> bool:
-    """Whether they say the same in other words: numbers of a command line are kept as text."""
+    """Return whether they say the same in other words: numbers of a command line are kept as text."""
     try:
         return checked(TrainSettings, before).build_defense() == settings.build_defense()
     except (Damaged, UsageError):

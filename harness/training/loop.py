@@ -55,7 +55,7 @@ class RunNotes(Protocol):
         ...
 
     def statements(self, rounds: int) -> list[dict[str, Any]]:
-        """What follows from the notes of so many rounds, as rows of the run's document."""
+        """Return what follows from the notes of so many rounds, as rows of the run's document."""
         ...
 
 
@@ -162,7 +162,8 @@ def _require_memory(settings: TrainSettings, options: TrainOptions) -> None:
 
 
 def _seconds(settings: TrainSettings, options: TrainOptions, weights: int) -> float:
-    """What the local steps of a network with so many weights take at least; a chunk's clients take theirs together."""
+    """Return what the local steps of a network with so many weights take at least; a chunk's clients take theirs
+    together."""
     one_after_another = math.ceil(chunks_of(settings, options.chunk) / options.jobs)
     steps = settings.rounds * settings.local_steps
     gradients = steps * settings.clients_per_round * settings.batch_size

@@ -96,7 +96,7 @@ class Watch(RoundRecorder):
                 self._kept.append(values.detach().float())
 
     def take(self) -> RoundNorms:
-        """What was measured since the last call; what was not, or a round without clients, is an empty array."""
+        """Return what was measured since the last call; what was not, or a round without clients, is an empty array."""
         examples = [np.stack(steps, axis=1) for steps in _padded(self._examples)]
         steps = [np.stack(steps, axis=1) for steps in self._steps if steps]
         noted = RoundNorms(
@@ -185,7 +185,7 @@ class NormsFolder:
 
 
 def _problem(saved: dict[str, np.ndarray]) -> str | None:
-    """What in a round's arrays no run wrote; None where nothing is wrong."""
+    """Return what in a round's arrays no run wrote; None where nothing is wrong."""
     noise, names = saved["noise"], saved["names"]
     if noise.shape != (2,) or noise.dtype.kind != "f" or not (np.isfinite(noise) & (noise > 0)).all():
         return "'noise' is no deviation and bound above 0"

@@ -77,7 +77,7 @@ class ServerOptimizer(BaseModel):
 
     @property
     def adapts(self) -> bool:
-        """Whether it keeps squares of updates."""
+        """Return whether it keeps squares of updates."""
         return not self.name.startswith("fedavg")
 
     @property
@@ -93,7 +93,7 @@ class ServerOptimizer(BaseModel):
         return torch.full_like(weights, self.tau**2, dtype=torch.float64) if self.adapts else None
 
     def step(self, mean: Tensor, squares: Tensor | None, update: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What the weights move by over the learning rate, and the mean and the squares that are kept.
+        """Return what the weights move by over the learning rate, and the mean and the squares that are kept.
 
         Args:
             mean, squares: (P,) in float64, as they were kept.
@@ -339,7 +339,7 @@ class TrainSettings(BaseModel):
 def _momentum(
     found: Mapping[str, Any], short: str, made: LocalOptimizer | ServerOptimizer, told: set[str]
 ) -> dict[str, Any]:
-    """What the short form of momentum is beside an optimizer: the same, or 0 where it does not describe it.
+    """Return what the short form of momentum is beside an optimizer: the same, or 0 where it does not describe it.
 
     Raises:
         UsageError: it was given and says something else.
@@ -383,5 +383,5 @@ class TrainedRun(BaseModel):
     copies: Number
 
     def facts(self, layout: Layout) -> PrivacyFacts:
-        """What the privacy statement of the whole run depends on, for a model of this layout."""
+        """Return what the privacy statement of the whole run depends on, for a model of this layout."""
         return self.settings.facts(layout, self.rounds, self.holders)

@@ -100,7 +100,7 @@ class Assurance:
 
     @property
     def several(self) -> bool:
-        """Whether places are of more than one system."""
+        """Return whether places are of more than one system."""
         return len({one.system.words for one in self.places}) > 1
 
 

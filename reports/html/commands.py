@@ -26,12 +26,12 @@ _TRAIN = [name for name, field in TrainSettings.model_fields.items() if field.de
 
 
 def report_command(runs: Sequence[RunData]) -> str:
-    """What makes this page again."""
+    """Return what makes this page again."""
     return " ".join(["harness report", *(_quoted(str(run.folder)) for run in runs), "--out report.html"])
 
 
 def evaluate_commands(cells: Iterable[Shown]) -> list[str]:
-    """What makes these cells again, as few commands as cover them; at most six."""
+    """Return what makes these cells again, as few commands as cover them; at most six."""
     groups: dict[tuple[str, ...], list[Shown]] = {}
     taken: dict[tuple[tuple[str, ...], str, str], dict[str, int]] = {}
     for item in cells:
@@ -46,7 +46,7 @@ def evaluate_commands(cells: Iterable[Shown]) -> list[str]:
 
 
 def judge_commands(runs: Iterable[RunData]) -> list[str]:
-    """What makes the estimates again; where the truth was known, the cells say it."""
+    """Return what makes the estimates again; where the truth was known, the cells say it."""
     judged = [run.judged for run in runs if run.judged and run.judged.estimates]
     return [
         _judge(_option("attack", ",".join(one.attack for one in made.estimates)), dict(made), made.budget)
@@ -55,7 +55,7 @@ def judge_commands(runs: Iterable[RunData]) -> list[str]:
 
 
 def train_command(run: RunData) -> str:
-    """What makes a training run again, as far as it can be: a secret key of its noise is nobody's to repeat."""
+    """Return what makes a training run again, as far as it can be: a secret key of its noise is nobody's to repeat."""
     settings, secret = (run.training.settings, run.training.secret) if run.training else ({}, False)
     parts = [
         _option(name, settings[name])
@@ -133,7 +133,7 @@ def _evaluate(members: Sequence[Shown]) -> str:
 
 
 def _ran_on(members: Sequence[Shown]) -> bool:
-    """Whether members of a suite ran at a place that an earlier one had settled."""
+    """Return whether members of a suite ran at a place that an earlier one had settled."""
     return any(settles(item.cell) for item in members) and not any(item.cell.settled_by for item in members)
 
 

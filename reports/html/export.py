@@ -140,7 +140,7 @@ def _time(run: RunData) -> str:
 
 
 def _federation(run: RunData) -> str:
-    """What was attacked, and whether it was captured or played by the harness."""
+    """Return what was attacked, and whether it was captured or played by the harness."""
     row = run.summary[0]
     what = f"{text.safe(row.defense, 60)} on {wording.setting(row)}"
     if run.judged:

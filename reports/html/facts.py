@@ -277,7 +277,7 @@ def _controls(own: Iterable[tuple[Examined, CellResult]]) -> list[Sentence]:
 
 
 def _control(files: Files, cell: CellResult, at: int, check: Control, made: Sequence[CellResult]) -> Sentence:
-    """What the attack does there, as the end of a sentence."""
+    """Return what the attack does there, as the end of a sentence."""
     if not check.held or not made:
         state = "failed: {detail}" if not check.held else "{detail}"
         detail = plain(check.detail or check.name, files.cell(cell, "controls", at, "detail"), 160)
@@ -298,7 +298,7 @@ def _control(files: Files, cell: CellResult, at: int, check: Control, made: Sequ
 
 
 def not_tried(places: Sequence[Examined]) -> list[Sentence]:
-    """What could have been tried and was not, a line each."""
+    """Return what could have been tried and was not, a line each."""
     ran = {cell.attack for place in places for cell in place.place.cells if cell.not_applicable_reason is None}
     lines = [*_surfaces(places)]
     groups: dict[str, dict[str, str]] = {}

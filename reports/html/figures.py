@@ -379,7 +379,7 @@ class Gallery:
 
     @property
     def has_texts(self) -> bool:
-        """Whether any of it is text."""
+        """Return whether any of it is text."""
         return any(picture.texts for picture in self.pictures)
 
     @property
@@ -496,7 +496,7 @@ def _shown(cell: CellResult, attack: str) -> str:
 
 
 def _guesses(runs: Sequence[RunData]) -> list[_Candidate]:
-    """What attacks made of captured clients whose truth nobody knows."""
+    """Return what attacks made of captured clients whose truth nobody knows."""
     return [
         _Candidate(run.name, run.folder, f"judged_{one.attack}", (), False, True, one.kind, _of_guess(one))
         for run in runs

@@ -354,7 +354,7 @@ def plainer(reason: str) -> str:
 
 
 def _identifies(name: str) -> bool:
-    """Whether an attack only tells examples apart."""
+    """Return whether an attack only tells examples apart."""
     return name in ATTACKS and issubclass(ATTACKS[name], Identifier)
 
 

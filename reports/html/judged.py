@@ -60,7 +60,7 @@ class Estimate(_Part):
 
     @property
     def said(self) -> str:
-        """What it comes to over all captures, in a sentence."""
+        """Return what it comes to over all captures, in a sentence."""
         who, captures = text.safe(self.attack, 40), wording.plural(len(self.estimates), "capture")
         if self.kind == "plausible":
             plausible = self.estimates.count("plausibly reconstructed")
@@ -139,7 +139,7 @@ class Budget(_Part):
 
     @property
     def said(self) -> str:
-        """What ran of all that was asked for, and what was left out."""
+        """Return what ran of all that was asked for, and what was left out."""
         less = [text.safe(one.said, 300) for one in self.attacks if one.reason]
         running = [one for one in self.attacks if one.captures]
         part = sum(bool(one.reason) for one in running)
@@ -178,7 +178,7 @@ class Judged(_Part):
 
     @property
     def captured(self) -> str:
-        """What was captured, in words."""
+        """Return what was captured, in words."""
         record = self.record
         clients = f"{wording.plural(self.captures, 'client')}, {wording.plural(self.images_each, 'example')} each"
         named = record.defense is not None and record.defense.name != "none"
@@ -228,7 +228,7 @@ class Judged(_Part):
 
     @property
     def _looks(self) -> tuple[str, str]:
-        """What is said where no check is against what is declared: how many of them say anything."""
+        """Return what is said where no check is against what is declared: how many of them say anything."""
         checks, held = len(self.checks), sum(check.outcome == "holds" for check in self.checks)
         if held == checks:
             return "resilient", f"What was sent looks as declared: {wording.plural(checks, 'check')} held."

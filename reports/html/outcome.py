@@ -112,7 +112,7 @@ class Outcome:
 
     @property
     def valid(self) -> bool:
-        """Whether its verdicts may be used; ``document.valid_reason`` says why not."""
+        """Return whether its verdicts may be used; ``document.valid_reason`` says why not."""
         return self.document.valid
 
     @property
@@ -199,7 +199,7 @@ class Outcome:
             save_cell_picture(place, scored, cell)
 
     def __eq__(self, other: object) -> bool:
-        """Whether all numbers are the same, whatever time they took."""
+        """Return whether all numbers are the same, whatever time they took."""
         return isinstance(other, Outcome) and self._compared() == other._compared()
 
     __hash__ = None  # type: ignore[assignment]  # a document can change

@@ -141,12 +141,12 @@ class Page:
 
     @property
     def has_figures(self) -> bool:
-        """Whether anything is drawn."""
+        """Return whether anything is drawn."""
         return self.utility is not None or any(group.charts for group in self.figures)
 
     @property
     def has_tables(self) -> bool:
-        """Whether anything stands below the heading of tables."""
+        """Return whether anything stands below the heading of tables."""
         return not {"training", *self.FOLDED}.isdisjoint(self.tables)
 
 
@@ -235,7 +235,7 @@ def _own(name: str) -> str:
 
 
 def _digest(content: str) -> str:
-    """What the page's policy lets through: this very text and no other."""
+    """Return what the page's policy lets through: this very text and no other."""
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
 

@@ -141,7 +141,7 @@ class _Names:
         return name, ", ".join(parts)
 
     def _alike(self, cell: wording.Placed) -> tuple[tuple[str, str, str], str]:
-        """What cells that look the same have in common, and what tells them apart."""
+        """Return what cells that look the same have in common, and what tells them apart."""
         canonical = _CANONICAL.encode(cell.defense_args)
         defense = cell.defense, canonical
         if defense not in self._labels:

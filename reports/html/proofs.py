@@ -51,7 +51,7 @@ class Claims:
 
 
 def proofs(places: Sequence[Examined], claims: Claims) -> Proofs:
-    """What theorems cover, and what is only said."""
+    """Return what theorems cover, and what is only said."""
     stated: dict[Statement, Promise] = {}
     for place in places:
         for cell in place.place.cells:
@@ -66,7 +66,8 @@ def proofs(places: Sequence[Examined], claims: Claims) -> Proofs:
 
 
 def _lead(places: Sequence[Examined]) -> Sentence | None:
-    """What is proven of whoever reads at the attacked places, by the statements that say whether they cover it."""
+    """Return what is proven of whoever reads at the attacked places, by the statements that say whether they cover
+    it."""
     sources, proven = list[str](), dict[str, None]()
     unproven = False
     for place in places:

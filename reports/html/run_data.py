@@ -59,7 +59,7 @@ class RunData:
 
     @property
     def state(self) -> str:
-        """What it is if it is not valid, in a word."""
+        """Return what it is if it is not valid, in a word."""
         return "invalid" if self.complete else "unfinished"
 
     @property

@@ -23,7 +23,7 @@ _MOST = 400
 
 
 def check_table(runs: Sequence[RunData]) -> Table:
-    """Whether what was sent is what is declared, check by check."""
+    """Return whether what was sent is what is declared, check by check."""
     rows = [
         (
             words(run.name), words(check.name, 80),
@@ -42,7 +42,7 @@ def check_table(runs: Sequence[RunData]) -> Table:
 
 
 def estimate_table(runs: Sequence[RunData]) -> Table:
-    """What each attack makes of each capture."""
+    """Return what each attack makes of each capture."""
     rows = [
         (words(run.name), words(one.attack, 40), Value(str(number + 1), float(number + 1)), *_capture(one, number))
         for run in runs
@@ -148,7 +148,7 @@ _json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 
 def left_out_table(runs: Sequence[RunData]) -> Table:
-    """What could not be used, and what is told of verdicts."""
+    """Return what could not be used, and what is told of verdicts."""
     rows = [(words(run.name), words(reason, 300)) for run in runs for reason in [*run.told, *run.left_out]]
     titles = (Head("run"), Head("what and why", wide=True))
     return make("left-out", "What was left out, and notes on verdicts", titles, rows)

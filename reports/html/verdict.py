@@ -266,7 +266,7 @@ def _epsilon(statement: Statement) -> float:
 
 
 def _claim(statements: list[Statement]) -> list[str]:
-    """What the defense's paper, or its framework, claims, whether or not it holds."""
+    """Return what the defense's paper, or its framework, claims, whether or not it holds."""
     claimed = [one.claimed_epsilon for one in statements if one.claimed_epsilon is not None]
     return [f"claimed is {min(claimed):.3g}"] if claimed else []
 
@@ -380,7 +380,7 @@ def _failure(cell: CellResult, check: Control) -> str:
 
 
 def _tried(place: Decided) -> tuple[tuple[str, str], ...]:
-    """What each attack found, by what its attacker knows."""
+    """Return what each attack found, by what its attacker knows."""
     found: dict[str, list[str]] = {}
     for cell in place.cells:
         who = columns.unrun(cell) if cell.not_applicable_reason is not None else cell.tier

@@ -45,7 +45,7 @@ _MEANINGS = {
 
 
 def meanings(kind: Kind) -> dict[str, str]:
-    """What each verdict says of examples of a kind."""
+    """Return what each verdict says of examples of a kind."""
     return {verdict: words.format(**asdict(kind)) for verdict, words in _MEANINGS.items()}
 
 
@@ -69,7 +69,7 @@ VAIN = "Nothing that counts: an epsilon above 10 lets any outcome become more th
 
 
 def guarantee(tag: str) -> str:
-    """What a guarantee tag says."""
+    """Return what a guarantee tag says."""
     return GUARANTEES.get(tag, "An unknown tag; nothing can be said about it.")
 
 
@@ -91,7 +91,7 @@ def place(cell: Placed) -> str:
 
 
 def setting(cell: Placed) -> str:
-    """What a group of cells has in common; what is as usual goes without saying."""
+    """Return what a group of cells has in common; what is as usual goes without saying."""
     parts = [text.safe(cell.dataset, 40), text.safe(cell.model, 40), f"{cell.victims} victims"]
     parts += [f"batch {cell.batch_size}"] if cell.batch_size > 1 else []
     parts += [f"{cell.local_steps} local steps ({cell.update_model})"] if cell.local_steps > 1 else []
@@ -104,7 +104,7 @@ def setting(cell: Placed) -> str:
 
 
 def traces(p_value: float | None) -> str:
-    """What goes on after the word of a leak that no image shows, so that its success may be 0%."""
+    """Return what goes on after the word of a leak that no image shows, so that its success may be 0%."""
     return "" if p_value is None else f", by traces (p {text.p_value(p_value)})"
 
 
