@@ -291,6 +291,9 @@ def _of_known_noise(
         return check
     if (otherwise := _read_otherwise(check, captured, sent, made, left, play)) is not None:
         return otherwise
+    # A multiple of what these very steps give are no other steps.
+    if _TIMES not in check.detail and (other := _by_steps(check, captured, sent, play)) is not None:
+        return other
     if (half := captured.record.computed_in) is not None:
         said = f"{check.detail}; the client computes in half precision ({half}), which may send it: capture one without"
         return replace(check, outcome="cannot tell", detail=said, undecided=True)
@@ -305,7 +308,7 @@ def _read_otherwise(
     check: Check, captured: CapturedClients, sent: Tensor, made: Tensor, left: _Left,
     play: Callable[[CapturedClients], Tensor],
 ) -> Check | None:  # fmt: skip
-    """The check where the truth fits in another order, or read otherwise; None where it does not.
+    """The check where the truth fits if it is read otherwise; None where it does not.
 
     Raises:
         UsageError: it has to be read otherwise, and no noise hides how well it then fits.
@@ -319,10 +322,7 @@ def _read_otherwise(
         wide = moved_by_rounding(clients, own, SINGLE, play)
         return _by_rounding(found, other, sent, wide, captured.record.optimizer) is not None
 
-    # A multiple of what this very order gives is no other order.
-    if _TIMES not in check.detail and (in_some_order := _by_order(check, captured, sent, play)) is not None:
-        return in_some_order
-    if (words := other_reading(captured, sent, made, play, fits)) is None:
+    if (words := other_reading(captured, sent, made, play, fits, left.level is not None)) is None:
         return None
     if left.level is None:
         raise UsageError(f"{NAME} only if it is read otherwise than it stands there: {words}")
@@ -414,6 +414,22 @@ def _multiples(sent: Tensor, made: Tensor, level: float) -> list[float]:
     both, whole = float((sent * made).sum()), float(sent.square().sum())
     root = math.sqrt(max(0.0, both**2 - square * whole))
     return [(both + side * root) / square for side in (-1, 1)] if square else []
+
+
+def _by_steps(
+    check: Check, captured: CapturedClients, sent: Tensor, play: Callable[[CapturedClients], Tensor]
+) -> Check | None:  # fmt: skip
+    """The check where nobody says all that later steps depend on: weights that stay at the client, or the order of the
+    examples; None where that explains nothing."""
+    if not captured.unsent or captured.record.local_steps == 1:
+        return _by_order(check, captured, sent, play)
+    first, *more = captured.unsent
+    said = (
+        f"{check.detail.partition(';')[0]}; {first}{f' and {len(more)} more' if more else ''} did not leave the client "
+        "and may have been trained all the same, which changes the steps after the first: name them in frozen if they "
+        "were not, or capture a round of one step"
+    )
+    return cannot(NAME, said)
 
 
 def _by_order(

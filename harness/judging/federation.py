@@ -69,6 +69,7 @@ class CapturedClients:
         later: the same clients in later rounds, row by row, where an attacker has several of each.
         recovered: of clients of whom only sums are seen, what those are worth; ``target`` is then what they tell, and
             ``later`` are all rounds, with the clients of each and what those sent.
+        unsent: weights that were not sent, and of which nobody says that they were not trained.
         remembered: what the declared defense lets each client remember of earlier rounds, by name, (V, ...).
         digest: of all files, in hexadecimal.
         layout: of ``before`` and ``target``: the parameters that were trained and sent.
@@ -103,6 +104,7 @@ class CapturedClients:
     later: tuple["CapturedClients", ...] = ()
     recovered: Recovered | None = None
     remembered: Buffers = field(default_factory=dict)
+    unsent: tuple[str, ...] = ()
 
     @property
     def owners(self) -> Tensor | None:
@@ -205,7 +207,7 @@ def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> 
     defense = translated(record.defense)
     if attacked or defense is None or not _is_of_updates(defense):
         _require_gradients(first)
-    module, model = trained_network(captures)
+    module, model, unsent = trained_network(captures)
     foreign = None if attacked else foreign_layout(captures, module)
     layout = foreign or Layout.of(module)
     record = record.with_groups(layout.names, layout.sizes)
@@ -243,7 +245,7 @@ def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> 
         hashlib.sha256(" ".join(capture.digest for capture in captures).encode()).hexdigest(),
         layout, sampling, foreign is not None, tuple(capture.record.client for capture in captures),
         None if first.record.defense is None or is_known(first.record.defense) else first.record.defense.name,
-        words, counted, tuple(capture.record.rounds_before for capture in captures),
+        words, counted, tuple(capture.record.rounds_before for capture in captures), unsent=unsent,
     )  # fmt: skip
 
 

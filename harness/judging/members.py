@@ -148,13 +148,13 @@ def finals_of_captures(captures: Sequence[Capture], weights: Path | None) -> lis
                 f"captures {str(one.folder)!r} and {folder!r} are of different networks, {theirs.model!r} and "
                 f"{record.model!r}; judge them apart"
             )
-    _, name = trained_network([latest, *trained])
+    _, name, _ = trained_network([latest, *trained])
     most = MOST_ROUNDS - (weights is not None)
     if len(trained) > most:
         trained = [trained[round(place * (len(trained) - 1) / (most - 1))] for place in range(most)]
     if weights is None:
         return [_final(one) for one in trained]
-    module, _ = trained_network([latest])
+    module, *_ = trained_network([latest])
     load_state(module, name, weights)
     last = Final(name, record.shape, record.classes, weights.name, module)
     # One capture beside a file of weights says no more than what the network is.
@@ -163,7 +163,7 @@ def finals_of_captures(captures: Sequence[Capture], weights: Path | None) -> lis
 
 def _final(capture: Capture) -> Final:
     """The model that came back in a capture."""
-    record, (module, name) = capture.record, trained_network([capture])
+    record, (module, name, _) = capture.record, trained_network([capture])
     state = fitted_arrays(capture.before, module, whole=True, fixed=fixed_values(record, module, True))
     sent = fitted_arrays(capture.moved, module, whole=False)
     if capture.kind == "update":

@@ -22,8 +22,9 @@ from harness.models.weights_files import stored_names
 from harness.results.arrays import Shape, StoredArrays, quoted, unwrapped
 
 
-def trained_network(captures: Sequence[Capture]) -> tuple[nn.Module, str]:
-    """The clients' network with all fixed that they do not train and send, and the name that builds it again.
+def trained_network(captures: Sequence[Capture]) -> tuple[nn.Module, str, tuple[str, ...]]:
+    """The clients' network with all fixed that they do not train and send, the name that builds it again, and weights
+    that were not sent and that nobody declares frozen.
 
     Raises:
         UsageError: they sent different parts, or the network cannot be built.
@@ -49,9 +50,10 @@ def trained_network(captures: Sequence[Capture]) -> tuple[nn.Module, str]:
                 f"network, such as {name!r}; judge them apart"
             )
     if not parts[0] or parts[0] == own:
-        return module, record.model
+        return module, record.model, ()
     model = f"{record.model}+{named_only(parts[0], module)}"
-    return build_module(model, record.shape, record.classes, seed=0), model
+    unsent = sorted(own - parts[0] - frozen_names(captures[0], module))
+    return build_module(model, record.shape, record.classes, seed=0), model, tuple(unsent)
 
 
 def _sent(capture: Capture, module: nn.Module, own: set[str]) -> set[str]:

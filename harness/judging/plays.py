@@ -142,42 +142,45 @@ def cannot(name: str, said: str) -> Check:
 # Other readings of the truth.
 
 
+_AS_TRAINED = "give them as they were trained on, behind any augmentation, or leave the truth out"
+
 Reading = tuple[str, CapturedClients]
 """How a truth has to be changed, in words, and the clients with the changed truth."""
 
 
 def other_reading(
     captured: CapturedClients, sent: Tensor, made: Tensor, play: Callable[[CapturedClients], Tensor],
-    fits: Callable[[CapturedClients, Tensor], bool],
+    fits: Callable[[CapturedClients, Tensor], bool], noisy: bool,
 ) -> str | None:  # fmt: skip
     """Return how the truth has to be read to explain what clients sent, with the fix; None where nothing here helps.
 
     Args:
         sent, made: (V, P), what was sent, and what the truth gives as it stands.
         play: makes what clients send of their truth. fits: whether that is what was sent, for all clients.
+        noisy: whether noise is in what was sent, beside which readings that have to be searched are not found.
     """
     ways, clients, plays = [""], [captured], [made]
-    for words, other in _readings(captured):
-        try:
-            plays.append(play(other))
-        except Exception:  # the user's own network may refuse such numbers, and then never took them
-            continue
-        ways.append(words)
-        clients.append(other)
-    nearest = torch.stack([(sent - one).norm(dim=1) for one in plays]).nan_to_num(torch.inf).argmin(0).tolist()
-    if not any(nearest):
-        return None
-    rows, best = range(len(sent)), torch.stack([plays[way][row] for row, way in enumerate(nearest)])
-    images, labels = (
-        torch.stack([getattr(clients[way], name)[row] for row, way in enumerate(nearest)])
-        for name in ("images", "labels")
-    )
-    if not fits(replace(captured, images=images, labels=labels), best):
-        return None
-    found = {way: [row for row in rows if nearest[row] == way] for way in dict.fromkeys(nearest) if way}
-    return "; ".join(
-        f"{ways[way]} ({len(own)} of {len(sent)} clients, such as client {own[0] + 1})" for way, own in found.items()
-    )
+    for readings in (_readings(captured), () if noisy else _searched(captured, sent, made, play)):
+        for words, other in readings:
+            try:
+                plays.append(play(other))
+            except Exception:  # the user's own network may refuse such numbers, and then never took them
+                continue
+            ways.append(words)
+            clients.append(other)
+        nearest = torch.stack([(sent - one).norm(dim=1) for one in plays]).nan_to_num(torch.inf).argmin(0).tolist()
+        rows, best = range(len(sent)), torch.stack([plays[way][row] for row, way in enumerate(nearest)])
+        images, labels = (
+            torch.stack([getattr(clients[way], name)[row] for row, way in enumerate(nearest)])
+            for name in ("images", "labels")
+        )
+        if any(nearest) and fits(replace(captured, images=images, labels=labels), best):
+            found = {way: [row for row in rows if nearest[row] == way] for way in dict.fromkeys(nearest) if way}
+            return "; ".join(
+                f"{ways[way]} ({len(own)} of {len(sent)} clients, such as client {own[0] + 1})"
+                for way, own in found.items()
+            )
+    return None
 
 
 def _readings(captured: CapturedClients) -> Iterator[Reading]:
@@ -194,11 +197,91 @@ def _readings(captured: CapturedClients) -> Iterator[Reading]:
             own = f'"model": "{record.model}+{name_of_scaling(mean, deviation)}"'
             what = f"images are scaled before the network takes them: in {FACTS} write {own}"
             yield what, replace(captured, images=(images - middle) / width)
+    for correction in (0, 1):
+        width, middle = torch.std_mean(images, (-3, -2, -1), correction=correction, keepdim=True)
+        what = "images are each scaled by their own mean and deviation: let the network of the factory do so"
+        yield what, replace(captured, images=(images - middle) / width.clamp_min(1e-6))
     for words, turned in _turnings(images):
-        yield (
-            f"images are {words}: give them as they were trained on, behind any augmentation, or leave the truth out",
-            replace(captured, images=turned),
-        )
+        yield f"images are {words}: {_AS_TRAINED}", replace(captured, images=turned)
+
+
+# Of examples, no more than this many are turned one by one.
+_TURNED = 16
+# Steps of a search for a scaling, and the digits that are kept of it.
+_STEPS, _KEPT = 8, 4
+
+
+def _searched(
+    captured: CapturedClients, sent: Tensor, made: Tensor, play: Callable[[CapturedClients], Tensor]
+) -> Iterator[Reading]:
+    """Readings of images that have to be searched: of each, whether it is mirrored, and any scaling of channels."""
+    images, record = captured.images, captured.record
+    assert images is not None
+    if record.data != "images" or record.columns is not None:
+        return
+    if 1 < images.shape[1] <= _TURNED and (some := _some_mirrored(captured, images, sent, made, play)) is not None:
+        yield f"some images are mirrored: {_AS_TRAINED}", replace(captured, images=some)
+    found = _scaling(captured, images, sent, play)
+    if found is not None:
+        mean, deviation = found
+        own = f'"model": "{record.model}+{name_of_scaling(mean.flatten().tolist(), deviation.flatten().tolist())}"'
+        what = f"images are scaled before the network takes them: in {FACTS} write {own}"
+        yield what, replace(captured, images=(images - mean) / deviation)
+
+
+def _some_mirrored(
+    captured: CapturedClients, images: Tensor, sent: Tensor, made: Tensor, play: Callable[[CapturedClients], Tensor]
+) -> Tensor | None:  # fmt: skip
+    """Images (V, n, C, H, W), each mirrored where that is nearer to what was sent; None where none is."""
+    first = best = (sent - made).norm(dim=1)
+    some = images
+    for _ in range(2):
+        for place in range(images.shape[1]):
+            other = some.clone()
+            other[:, place] = some[:, place].flip(-1)
+            apart = (sent - play(replace(captured, images=other))).norm(dim=1)
+            some = torch.where((apart < best)[:, None, None, None, None], other, some)
+            best = best.minimum(apart)
+        if bool((best > first / 2).any()):
+            break  # of other images some are nearer by chance
+    return None if torch.equal(some, images) else some
+
+
+def _scaling(
+    captured: CapturedClients, images: Tensor, sent: Tensor, play: Callable[[CapturedClients], Tensor]
+) -> tuple[Tensor, Tensor] | None:  # fmt: skip
+    """The mean and deviation (C, 1, 1) of a scaling of images that comes nearest to what was sent, searched from those
+    of the images themselves; None where it is none.
+
+    Source: Levenberg-Marquardt, with differences in the place of derivatives.
+    """
+    width, middle = torch.std_mean(images, (0, 1, 3, 4), correction=0)
+    found, damping = torch.stack([1 / width.clamp_min(1e-3), -middle / width.clamp_min(1e-3)]).double(), 1e-3
+
+    def left(how: Tensor) -> Tensor:
+        factor, more = how.to(images)[..., None, None]
+        return (sent - play(replace(captured, images=images * factor + more))).flatten()
+
+    try:
+        here = left(found)
+        for _ in range(_STEPS):
+            ways = torch.eye(found.numel(), dtype=found.dtype).reshape(-1, *found.shape) * 1e-3
+            slopes = torch.stack([(left(found + way) - here) / 1e-3 for way in ways], 1)
+            square = slopes.T @ slopes
+            step = torch.linalg.solve(square + damping * square.diagonal().diag(), slopes.T @ here)
+            other = left(found - step.reshape(found.shape))
+            if not other.norm() < here.norm():
+                damping *= 10
+                continue
+            found, here, damping = found - step.reshape(found.shape), other, damping / 10
+    except Exception:  # the user's own network may refuse such numbers; or nothing depends on them
+        return None
+    if not bool((found[0] > 0).all()):
+        return None
+    exact = torch.stack([-found[1] / found[0], 1 / found[0]])
+    tens = 10 ** (_KEPT - 1 - exact.abs().clamp_min(0.1).log10().floor())
+    mean, deviation = ((exact * tens).round() / tens + 0.0).to(images)[..., None, None]
+    return (mean, deviation) if bool((deviation > 0).all()) else None
 
 
 def _numberings(labels: Tensor, classes: int) -> Iterator[tuple[str, Tensor]]:
