@@ -193,7 +193,8 @@ def test_a_truth_that_is_read_otherwise_accuses_nobody(
 
 
 SEARCHED: dict[str, tuple[Callable[[Tensor, Tensor], Both], str]] = {
-    "each second one mirrored": (lambda x, y: (torch.stack([x[::2], x[1::2].flip(-1)], 1).flatten(0, 1), y), "some images are mirrored"),
+    "each second one mirrored": (lambda x, y: (torch.stack([x[::2], x[1::2].flip(-1)], 1).flatten(0, 1), y),
+                                 "some images are mirrored"),
     "scaled by numbers of their own": (lambda x, y: ((x - 0.305) / 0.376, y), r"[+]normalised\(0.305[|]0.376\)"),
     "larger": (lambda x, y: (x * 16, y), r"[+]normalised\(0[|]0.0625\)"),
     "each scaled by itself": (lambda x, y: ((x - x.mean((1, 2, 3), True)) / x.std((1, 2, 3), keepdim=True), y),
@@ -207,21 +208,17 @@ def test_readings_of_a_truth_are_searched(trained: Any, said: str, tmp_path: Pat
         by_hand(tmp_path, trained(*examples()), examples())
 
 
-@pytest.mark.parametrize(
-    ("kept", "facts", "steps", "outcome"),
-    [("3.", {}, 4, "cannot tell"), ("3.", {}, 1, "holds"), ("1.", {"frozen": ("1.weight", "1.bias")}, 4, "violated")],
-)
+@pytest.mark.parametrize(("steps", "outcome"), [(4, "cannot tell"), (1, "holds")])
 def test_weights_that_stay_at_the_client_accuse_nobody_of_what_later_steps_are(
-    kept: str, facts: dict[str, Any], steps: int, outcome: str, tmp_path: Path
+    steps: int, outcome: str, tmp_path: Path
 ) -> None:
     """As of clients with a head of their own (FedPer), or with layers of BatchNorm that stay (FedBN)."""
     images, labels = examples()
     by_hand(tmp_path, (images, labels), (images, labels), size=EXAMPLES // steps)
     for client in range(CLIENTS):
-        path, told = (tmp_path / str(client) / name for name in ("after.npz", "capture.json"))
-        told.write_text(json.dumps(json.loads(told.read_text()) | facts))
+        path = tmp_path / str(client) / "after.npz"
         with np.load(path) as sent:
-            left = {name: value for name, value in sent.items() if not name.startswith(kept)}
+            left = {name: value for name, value in sent.items() if not name.startswith("3.")}
         np.savez(path, allow_pickle=False, **left)
     (clients,) = federations([read_capture(tmp_path / str(client)) for client in range(CLIENTS)])
     found = explained(clients, groups_of([clients], "t", ["cpl"], "none", "cpu")[0].cell, tmp_path)
