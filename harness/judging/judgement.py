@@ -62,8 +62,9 @@ def _as_taken(captured: CapturedClients, data_root: Path) -> CapturedClients:
     record, optimizer = captured.record, captured.record.local_optimizer
     if captured.of_update or optimizer is None or (record.defense is not None and record.defense.name != "none"):
         return captured
-    decays = optimizer.weight_decay or any(decay for _, _, decay in optimizer.groups)
-    ways = [_behind(captured, optimizer, own) for own in (False, True)[: 1 + (decays and optimizer.name != "adamw")]]
+    decays = optimizer.weight_decay > 0 or any(decay for _, _, decay in optimizer.groups)
+    both = (False, True) if decays and optimizer.name != "adamw" else (False,)
+    ways = [_behind(captured, optimizer, decayed) for decayed in both]
     fitting = ways[0] if len(ways) == 1 else next((one for one in ways if _fits(one[0], data_root)), ways[0])
     if fitting[1]:
         sys.stderr.write(f"harness: gradients are taken to be those behind {' and '.join(fitting[1])}\n")
@@ -74,13 +75,13 @@ def _behind(captured: CapturedClients, optimizer: LocalOptimizer, decayed: bool)
     """Gradients as steps of an optimizer that decays, or does not, and clips where it seems that its clip acted; and
     the words for both."""
     record, bound = captured.record, optimizer.clip_grad_norm
-    usual = {"name": "sgd", "clip_grad_norm": None, "momentum": 0, "dampening": 0, "nesterov": False, "schedule": None}
-    groups = tuple((count, 1.0, decay) for count, _, decay in optimizer.groups)
-    kept = {"weight_decay": optimizer.weight_decay, "groups": groups} if decayed else {"weight_decay": 0, "groups": ()}
-    known = {name: getattr(optimizer, name) for name in ("loss_scale", "accumulate", "accumulate_sum")}
+    kept: dict[str, Any] = {name: getattr(optimizer, name) for name in ("loss_scale", "accumulate", "accumulate_sum")}
+    if decayed:
+        groups = tuple((count, 1.0, decay) for count, _, decay in optimizer.groups)
+        kept |= {"weight_decay": optimizer.weight_decay, "groups": groups}
 
     def stepped(clip: float | None) -> CapturedClients:
-        step = LocalOptimizer(**known | usual | kept | {"clip_grad_norm": clip})
+        step = LocalOptimizer(clip_grad_norm=clip, **kept)
         own = record.model_copy(
             update={
                 "optimizer": step.text, "local_steps": 1, "epochs": None, "examples": None, "schedule": None,
