@@ -192,7 +192,7 @@ def _draw_sum(panel: Axes, made: Sums, clients: Sequence[int]) -> None:
         aside = _ASIDE ** (number - (len(made.lines) - 1) / 2)
         style = {
             "color": colours[rank % len(colours)], "marker": _MARKS[tampers][rank % 3],
-            "ls": "none", "label": drawable(f"{attack} ({'tampers' if tampers else 'reads along'})"),
+            "ls": "none", "label": drawable(f"{attack} ({'tampers' if tampers else 'follows the protocol'})"),
         }  # fmt: skip
         placed = [(count * aside, line[count]) for count in sorted(line)]
         # The way from one sum to the next is drawn faintly: several of them may lie at zero.

@@ -1,1 +1,1 @@
-"""What every other room stands on: errors, registries, limits of a run, vectors and random numbers."""
+"""What all other folders need: errors, registries, limits of a run, vectors and random numbers."""

@@ -145,7 +145,7 @@ def _many(
 
 def _there(stage: Stage, settings: CellSettings) -> int:
     """How many victims there can be; what is public are none."""
-    return len(stage.room(settings).private.labels)
+    return len(stage.split(settings).private.labels)
 
 
 def _lost_to_patience(bench: Bench, scene: Scene, settings: CellSettings, patient: Reconstruction) -> int:

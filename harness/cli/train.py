@@ -93,7 +93,7 @@ def train_command(
         few = f"{fitting.examples} examples per client, the most that {settings.split} clients of {dataset} hold"
         notes.append(f"{few} without repeats: {settings.local_steps} local steps pass over them several times")
         settings = fitting
-    spreading = _spread(settings, root, chunk, jobs, threads, notes)
+    parallel = _spread(settings, root, chunk, jobs, threads, notes)
     with resumable(), progress(f"training under {name} on {dataset}", settings.rounds, "rounds") as bar:
 
         def on_round(record: RoundRecord) -> None:
@@ -104,7 +104,7 @@ def train_command(
                 note(notes.pop(0))
 
         taken = Notes if bayesian else None
-        options = TrainOptions(chunk, evaluate_every, kept, resume, taken, spreading, on_round, secret=seed is None)
+        options = TrainOptions(chunk, evaluate_every, kept, resume, taken, parallel, on_round, secret=seed is None)
         document = train(settings, root, TrainFolder(out), options)
     save_curves(document, out / "curves.png")
     if as_json:

@@ -78,7 +78,7 @@ def attack_scene(
     observation = scene.observation.known_to(attack.tier)
     rows, truth = observation.rows, scene.of_rows
     key = _attack_key(settings, observation, truth)
-    with folder.alone_with(key):
+    with folder.locked(key):
         if reuse or key in seen:
             stored = folder.read_arrays(key)
             if stored is not None and _is_of(stored, truth, scene.dataset.num_classes):

@@ -168,7 +168,7 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Room:
+class DataSplit:
     """What is private, what is public, and the prior that it gives; None where nothing is public."""
 
     private: Dataset
@@ -190,7 +190,7 @@ class Stage:
         self.data_root, self.chunk = data_root, chunk
         self._datasets: dict[tuple[str, Words | None], Dataset] = {}
         self._unlabelled: dict[tuple[str, Words | None], Dataset] = {}
-        self._rooms: dict[tuple[str, str, Words | None, int], Room] = {}
+        self._splits: dict[tuple[str, str, Words | None, int], DataSplit] = {}
         self._scenes: dict[tuple[str, int], Scene] = {}
 
     def dataset(self, name: str, model: str | None = None) -> Dataset:
@@ -212,7 +212,7 @@ class Stage:
         """Digests of the user's own files that a cell takes its numbers from."""
         return own_sources(settings.model, settings.dataset, settings.defense, settings.attack, settings.prior)
 
-    def room(self, settings: CellSettings) -> Room:
+    def split(self, settings: CellSettings) -> DataSplit:
         """The private side of a cell's dataset, and what the other says of it.
 
         Raises:
@@ -221,17 +221,17 @@ class Stage:
         name, choice = settings.dataset, settings.prior
         whole = self.dataset(name, settings.model)
         key = name, choice, whole.words, whole.num_classes
-        if key not in self._rooms:
+        if key not in self._splits:
             if choice == NONE:
-                return Room(whole, None)
+                return DataSplit(whole, None)
             sides = divide(whole, name, choice, self.data_root)
-            self._rooms[key] = Room(sides.private, fit_prior(sides.public), sides.public)
-        return self._rooms[key]
+            self._splits[key] = DataSplit(sides.private, fit_prior(sides.public), sides.public)
+        return self._splits[key]
 
     def prior(self, settings: CellSettings) -> Prior | None:
         """Return what an informed attacker of a cell knows of its data; None where it can know nothing."""
         try:
-            return self.room(settings).prior
+            return self.split(settings).prior
         except UsageError:
             return None
 
@@ -267,8 +267,8 @@ class Stage:
         return None if scene is None or (scene.detectable and count < CLIENTS) else scene.first(count)
 
     def _fresh(self, settings: CellSettings) -> Scene:
-        whole, room = self.dataset(settings.dataset, settings.model), self.room(settings)
-        dataset = room.private
+        whole, split = self.dataset(settings.dataset, settings.model), self.split(settings)
+        dataset = split.private
         rows = settings.victims * len(settings.seeds)
         try:
             truth = self.choose(dataset, rows, settings)
@@ -278,7 +278,7 @@ class Stage:
             raise UsageError(f"{error} (the rest is public; see --prior)") from error
         keys: list[Key] = [(seed, victim) for seed in settings.seeds for victim in range(settings.victims)]
         tamper = self.tampering(settings)
-        sent = tamper and sent_by(tamper, room.public, settings)
+        sent = tamper and sent_by(tamper, split.public, settings)
         model = RowModel(
             settings.model, dataset.image_shape, dataset.num_classes, whole.images, tamper and tamper.front
         )
@@ -307,12 +307,12 @@ class Stage:
             reading = self._played(model, weights, truth, keys, settings, sent)
             observation = self._observation(model, weights, reading, truth, keys, settings)
         observation = replace(observation, columns=dataset.columns)
-        if room.prior:
-            observation = replace(observation, prior=room.prior.to(device, dtype))
+        if split.prior:
+            observation = replace(observation, prior=split.prior.to(device, dtype))
         # After the first of several rounds each victim has weights of its own.
         alone = settings.rounds_seen == 1 and settings.same_data == "batch"
-        if room.public and settings.networks_are_shared and settings.variates is None and alone:
-            observation = replace(observation, simulation=simulation(read_round, model, room.public, settings))
+        if split.public and settings.networks_are_shared and settings.variates is None and alone:
+            observation = replace(observation, simulation=simulation(read_round, model, split.public, settings))
         return Scene(observation, truth, dataset, seen, drawn=own, recovered=recovered)
 
     def _over_rounds(

@@ -102,7 +102,7 @@ class Run:
         identity = self.identity(settings, control)
         key = cell_key(identity)
         if key not in self.done:
-            with self.folder.alone_with(key), self.forecast.at(settings, control):
+            with self.folder.locked(key), self.forecast.at(settings, control):
                 stored = self.folder.read_cell(key, identity) if self.resume else None
                 # What was impossible may no longer be: the data is fetched, say.
                 if stored is None or stored.is_impossible or not self._controls_at_hand(stored):
@@ -134,7 +134,7 @@ class Run:
         if stored is not None and not stored.is_impossible:
             return None
         if key not in self.done:
-            with self.folder.alone_with(key), self.forecast.at(settings, None):
+            with self.folder.locked(key), self.forecast.at(settings, None):
                 if stored is None or stored.cell.settled_by != settler:
                     cell = impossible_cell(settings, key, None, f"{SETTLED}{settler}", self.stage.prior(settings))
                     stored = self._kept(key, identity, cell, [])

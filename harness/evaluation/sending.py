@@ -43,7 +43,7 @@ class Sent:
 
 
 def tampering_of(settings: CellSettings) -> Tamper | None:
-    """Return what the cell's attack does to the network before the round; None for one that reads along only.
+    """Return what the cell's attack does to the network before the round; None where it follows the protocol.
 
     Raises:
         UsageError: that is impossible for so many clients or examples, or these clients would not train it.

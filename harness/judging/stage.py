@@ -16,7 +16,7 @@ from harness.datasets.load import take_part
 from harness.datasets.prior import fit_prior
 from harness.datasets.public import NONE, among, first_copies, require_enough, require_scale
 from harness.evaluation.cohorts import Recovered, not_followed
-from harness.evaluation.observe import Room, Scene, Stage
+from harness.evaluation.observe import DataSplit, Scene, Stage
 from harness.evaluation.played_round import Key
 from harness.evaluation.reading import NOTHING, Reading, Remembered
 from harness.experiment import CellSettings
@@ -87,14 +87,14 @@ class CapturedStage(Stage):
         # An image that several clients hold, or one in several rounds, is one image to whoever counts.
         firsts, self._places = first_copies(truth).unique(return_inverse=True)
         self._truth, self._whole = truth, _with_truth_first(truth.take(firsts), look_alikes)
-        self._room = Room(self._whole, None if public is None else fit_prior(public), public)
+        self._split = DataSplit(self._whole, None if public is None else fit_prior(public), public)
         self._noisy = noise_of(captured, declared) is not None
 
     def dataset(self, name: str, model: str | None = None) -> Dataset:
         return self._whole
 
-    def room(self, settings: CellSettings) -> Room:
-        return self._room if settings.prior != NONE else Room(self._whole, None)
+    def split(self, settings: CellSettings) -> DataSplit:
+        return self._split if settings.prior != NONE else DataSplit(self._whole, None)
 
     def fixed(self, reason: str) -> str:
         return of_captures(reason)
@@ -183,8 +183,8 @@ class GroupsStage(Stage):
     def dataset(self, name: str, model: str | None = None) -> Dataset:
         return self._stages[name].dataset(name, model)
 
-    def room(self, settings: CellSettings) -> Room:
-        return self._stages[settings.dataset].room(settings)
+    def split(self, settings: CellSettings) -> DataSplit:
+        return self._stages[settings.dataset].split(settings)
 
     def own_sources(self, settings: CellSettings) -> dict[str, str]:
         return self._stages[settings.dataset].own_sources(settings)

@@ -196,7 +196,7 @@ class StepSizes:
     def _accuracy(self, settings: TrainSettings) -> float:
         run, key = self.request.run, cell_key({"step size": settings.model_dump(mode="json")})
         path = run.folder.path / "step-sizes" / f"{key}.json"
-        with run.folder.alone_with(key):
+        with run.folder.locked(key):
             if run.resume and run.folder.is_of_this_run(path):
                 return read_stored(path, _Measured, parse_json, "delete it").accuracy
             accuracy = held_out_accuracy(settings, self.request.data_root)

@@ -98,7 +98,7 @@ class RunFolder:
         return os.path.exists(path) and path.lstat().st_mtime >= self.since
 
     @contextmanager
-    def alone_with(self, key: str) -> Iterator[None]:
+    def locked(self, key: str) -> Iterator[None]:
         """Whoever else makes what this key names waits for us, or we for them; in a shared folder only.
 
         The system lets go of what a worker held that died.

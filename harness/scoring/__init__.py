@@ -1,6 +1,6 @@
 """Comparing reconstructions with the truth: matching, metrics, success rules, the lineup test and the verdict.
 
-This is the only room of the harness that sees the truth. Tensors come in, plain numpy and numbers go out.
+No other folder of the harness sees the truth. Tensors come in, plain numpy and numbers go out.
 """
 
 from harness.scoring import metrics, texts  # noqa: F401  (imported to register, in the order of documents)

@@ -196,7 +196,7 @@ class TrainedRuns:
         """The run itself; None where it diverged. ``bayesian``: with notes for Bayesian accounting."""
         key = _key(settings)
         if key not in self._made:
-            with self.request.run.folder.alone_with(key):
+            with self.request.run.folder.locked(key):
                 made = self.finished(settings) if self.resume else None
                 self._made[key] = made or self._train(title, settings, every, bayesian)
         return self._made[key]

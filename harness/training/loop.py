@@ -63,7 +63,7 @@ TakesNotes = Callable[[Training, Path, int], RunNotes]
 """Begins to take notes of a run in a folder, where so many rounds are done already."""
 
 
-class Spreading(Protocol):
+class ParallelTraining(Protocol):
     """Processes that train the chunks of a round."""
 
     @property
@@ -88,7 +88,7 @@ class TrainOptions:
         chunk: clients trained together; bounds memory. evaluate_every: rounds between two measurements.
         keep: rounds whose model is kept for attacks; the initial model is round 0.
         notes: takes notes of every round, for Bayesian accounting; see :class:`harness.training.bayesian.Notes`.
-        spreading: trains chunks elsewhere; see :class:`harness.parallel.processes.Processes`.
+        parallel: trains chunks elsewhere; see :class:`harness.parallel.processes.Processes`.
         secret: noise and sampling take a key of the operating system, kept in the folder, instead of the seed.
     """
 
@@ -97,14 +97,14 @@ class TrainOptions:
     keep: tuple[int, ...] = ()
     resume: bool = False
     notes: TakesNotes | None = None
-    spreading: Spreading | None = None
+    parallel: ParallelTraining | None = None
     on_round: Callable[[RoundRecord], None] = field(default=lambda record: None)
     secret: bool = False
 
     @property
     def jobs(self) -> int:
         """Chunks that are trained at a time."""
-        return 1 if self.spreading is None else self.spreading.jobs
+        return 1 if self.parallel is None else self.parallel.jobs
 
 
 def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options: TrainOptions) -> TrainDocument:
@@ -116,7 +116,7 @@ def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options
     began = time.perf_counter()
     _require_memory(settings, options)
     run = Training(settings, data_root)
-    spread = options.spreading.of(run) if options.spreading else nullcontext(run.train_chunks)
+    spread = options.parallel.of(run) if options.parallel else nullcontext(run.train_chunks)
     with claimed(folder.path, None if options.resume else "training.json"), spread as run.train_chunks:
         what = f"{settings.rounds} rounds of {settings.local_steps} local steps"
         forecast(_seconds(settings, options, run.model.layout.total), what, max(2, options.jobs), at_least=True)

@@ -32,8 +32,8 @@ def begin(*_: object, **__: object) -> None:
 def trained(folder: Path, local_steps: int, jobs: int = 1, clients: int = 2) -> None:
     small = {"dataset": "digits", "model": "logistic", "clients": clients, "clients_per_round": clients}
     settings = train_settings(**small, batch_size=2, examples=10, rounds=20, local_steps=local_steps, split="iid")
-    spreading = Processes(jobs, 1, folder) if jobs > 1 else None
-    train(settings, folder, TrainFolder(folder), TrainOptions(2, spreading=spreading))
+    parallel = Processes(jobs, 1, folder) if jobs > 1 else None
+    train(settings, folder, TrainFolder(folder), TrainOptions(2, parallel=parallel))
 
 
 LONG: dict[str, tuple[Callable[[Path], object], str]] = {

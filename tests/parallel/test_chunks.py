@@ -103,8 +103,8 @@ def content(folder: Path) -> Any:
 
 
 def run(folder: Path, jobs: int, notes: Any = None, **changes: Any) -> Any:
-    spreading = Processes(jobs, 1, folder) if jobs > 1 else None
-    options = TrainOptions(chunk=2, keep=(1, 2), notes=notes, spreading=spreading)
+    parallel = Processes(jobs, 1, folder) if jobs > 1 else None
+    options = TrainOptions(chunk=2, keep=(1, 2), notes=notes, parallel=parallel)
     train(train_settings(**TINY | changes), folder, TrainFolder(folder), options)
     return content(folder)
 
@@ -158,7 +158,7 @@ def test_a_secret_key_is_that_of_all_workers_and_lies_in_one_file(
     def go(name: str, rounds: int, chunk: int = 2, jobs: int = 1) -> Any:
         options = TrainOptions(
             chunk, keep=(1, 2), resume=rounds > 1, secret=True, on_round=lambda _: started.extend(command_lines()),
-            spreading=Processes(jobs, 1, tmp_path) if jobs > 1 else None,
+            parallel=Processes(jobs, 1, tmp_path) if jobs > 1 else None,
         )  # fmt: skip
         settings = train_settings(**TINY | {"rounds": rounds, "defense": "fed_cdp"})
         train(settings, tmp_path, TrainFolder(tmp_path / name), options)
