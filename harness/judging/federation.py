@@ -376,7 +376,7 @@ def _client(
         return before.float(), (moved * times).float(), grain * times, {}
     # In float64: a small step is the difference of numbers that are nearly alike.
     update = moved.double() - before.double() if capture.kind == "after" else moved.double()
-    if capture.kind == "after":
+    if capture.kind == "after" or _of_weights(update, before):
         grain = max(grain, capture.before.grain)
     if capture.folder in earlier:
         update = without_earlier(capture, update, earlier, lambda one: _moved(one, module, layout, state is None))
@@ -396,6 +396,12 @@ def _client(
         raise UsageError(f"capture {str(folder)!r}: the client sent what it got; check that it trained in between")
     buffers = {} if state is None else _moved_buffers(capture, module, state, sent, scale)
     return before.float(), seen, grain / scale, buffers
+
+
+def _of_weights(update: Tensor, before: Tensor) -> bool:
+    """Whether an update (P,) is the difference of weights in float32, whose rounding is then in it."""
+    after, small = before.double() + update, update.abs() < before.abs() / 2
+    return bool(small.any()) and bool((after.float() == after)[small].all())
 
 
 def _require_steps(capture: Capture, reading: UpdateReading, update: Tensor, before: Tensor, grain: float) -> None:

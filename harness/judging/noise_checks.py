@@ -57,7 +57,7 @@ def shape(evidence: Evidence, enough: Check) -> Check:
     what = "crowd, as noise with a peak or of a few values does" if kind == 0 else "have no tails"
     return Check(
         SHAPE, "violated", f"values of {names[column]} of client {row + 1} {what}: no Gaussian noise of deviation "
-        f"{level:.3g} lets them", p_value,
+        f"{level * evidence.unit:.3g} lets them", p_value,
     )  # fmt: skip
 
 

@@ -141,6 +141,9 @@ def cannot(name: str, said: str) -> Check:
 
 # Other readings of the truth.
 
+# Of the distance of the truth as it stands: so near comes what it has to be read as.
+_NEARER = 0.25
+
 
 _AS_TRAINED = "give them as they were trained on, behind any augmentation, or leave the truth out"
 
@@ -168,7 +171,10 @@ def other_reading(
                 continue
             ways.append(words)
             clients.append(other)
-        nearest = torch.stack([(sent - one).norm(dim=1) for one in plays]).nan_to_num(torch.inf).argmin(0).tolist()
+        apart = torch.stack([(sent - one).norm(dim=1) for one in plays]).nan_to_num(torch.inf)
+        if not noisy:  # where rounding hides much, what is a little nearer is so by chance
+            apart[0] *= _NEARER
+        nearest = apart.argmin(0).tolist()
         rows, best = range(len(sent)), torch.stack([plays[way][row] for row, way in enumerate(nearest)])
         images, labels = (
             torch.stack([getattr(clients[way], name)[row] for row, way in enumerate(nearest)])

@@ -108,6 +108,7 @@ def _true_images(capture: Capture, expected: int) -> tuple[Tensor, Tensor]:
     assert capture.truth is not None
     found, record = capture.truth, capture.record
     file, shape = DataFile(found.path), found.shapes["images"]
+    flat = record.image_shape[0] == 1 and shape == (expected, math.prod(record.image_shape))
     if math.prod(shape) != expected * math.prod(record.image_shape) or math.prod(found.shapes["labels"]) != expected:
         right = math.prod(shape) == expected * math.prod(record.image_shape)
         one_each = f"give one number, its class, as the label of each {record.kind.one}"
@@ -115,8 +116,20 @@ def _true_images(capture: Capture, expected: int) -> tuple[Tensor, Tensor]:
             f"has images of shape {shape[1:]} and labels {found.shapes['labels']}, not {tuple(record.image_shape)} and "
             f"({expected},)", one_each if right else "check image_shape",
         )  # fmt: skip
-    truth = checked_truth(file, found["images"], found["labels"], record)
+    images = found["images"]
+    if flat:  # as the rows of a table are
+        images = images.reshape(expected, *record.image_shape)
+    if _is_table(record) and images.dtype.kind == "f" and images.size and (images.min() < 0 or images.max() > 1):
+        raise file.wrong(
+            f"has numbers from {float(images.min()):.4g} to {float(images.max()):.4g}",
+            "scale the columns of a table to [0, 1], and let the network of the factory scale them back first",
+        )
+    truth = checked_truth(file, images, found["labels"], record)
     return truth.images, truth.labels
+
+
+def _is_table(record: CaptureRecord) -> bool:
+    return record.columns is not None or record.image_shape[:2] == (1, 1)
 
 
 def checked_truth(file: DataFile, images: np.ndarray, labels: np.ndarray, record: CaptureRecord) -> Dataset:

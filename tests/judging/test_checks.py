@@ -24,7 +24,17 @@ from harness.judging.evidence import Check, Evidence, ranks_of
 from harness.judging.explained import explained
 from harness.judging.federation import gathered
 from harness.judging.framework_defenses import Declared
-from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE, crowded, distance, fits_facts, noise_beyond, tailless
+from harness.judging.noise_checks import (
+    BOUND,
+    ENOUGH,
+    NO_MORE,
+    SHAPE,
+    crowded,
+    distance,
+    fits_facts,
+    noise_beyond,
+    tailless,
+)
 
 Federation = Callable[..., list[Path]]
 CDP = {"name": "fed_cdp", "settings": {"clip": 1.0, "sigma": 6.0, "clipping": "whole"}}
@@ -229,6 +239,12 @@ def test_the_clip_of_an_update_is_divided_by_its_steps(federation: Federation) -
                                                 "noise_at": "client"}}  # fmt: skip
     assert checked(federation(2, declared=declared, clip=0.2, **how))[BOUND].outcome == "holds"
     assert checked(federation(2, declared=declared, clip=0.3, **how))[BOUND].outcome == "violated"
+
+
+def test_the_law_of_noise_is_told_in_the_declared_unit(tmp_path: Path) -> None:
+    case = CASES["uniform noise of the same level"]
+    (check,) = [one for one in run_case(case, tmp_path, truth=False) if one.name == SHAPE]
+    assert check.outcome == "violated" and f"of deviation {RATE * 6:.3g} lets" in check.detail
 
 
 def test_more_noise_is_told_and_no_violation(federation: Federation) -> None:

@@ -296,6 +296,22 @@ def test_a_truth_may_hold_each_example_once_and_in_any_order(
     assert outcome != "cannot tell" or "other orders of its examples give as much" in found.detail
 
 
+@pytest.mark.parametrize(("truth", "outcome"), [(0, "cannot tell"), (13, "violated")])
+def test_a_small_change_of_weights_carries_their_rounding(truth: int, outcome: str, tmp_path: Path) -> None:
+    """Though it is sent alone, with fine floats of its own."""
+    checked(tmp_path, lambda weights: torch.optim.SGD(weights, lr=1e-6), batch=EXAMPLES, truth=truth)
+    for client in range(CLIENTS):
+        folder = tmp_path / str(client)
+        with np.load(folder / "before.npz") as before, np.load(folder / "after.npz") as after:
+            np.savez(folder / "update.npz", allow_pickle=False, **{name: after[name] - before[name] for name in after})
+        (folder / "after.npz").unlink()
+    (clients,) = federations([read_capture(tmp_path / str(client)) for client in range(CLIENTS)])
+    (group,) = groups_of([clients], "t", ["cpl"], "none", "cpu")
+    found = explained(clients, group.cell, tmp_path)
+    assert found.outcome == outcome and (truth or "rounding of the floats" in found.detail), found
+    assert all(one.outcome == "holds" for one in judgement.checks_without_truth(group))
+
+
 def test_a_part_of_what_was_trained_is_no_other_order(tmp_path: Path) -> None:
     """Clients that send an average of their weights: 0.95 of the way."""
     images, labels = examples()

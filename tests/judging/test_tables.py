@@ -227,3 +227,17 @@ def test_distinct_rows_come_back_by_the_rule_of_tables(tmp_path: Path, capsys: p
     assert told["back"] == cell["asr"]["strict"]["successes"]
     records = [json.loads(line) for line in (tmp_path / "o" / "victims.jsonl").read_text().splitlines()]
     assert told["back"] < sum(one["rmse"] <= 0.1 for one in records if (one["role"], one["attack"]) == ("cell", "cpl"))
+
+
+def test_rows_may_be_flat_and_are_on_one_scale(scene: Scene, tmp_path: Path) -> None:
+    folders, known = captures(scene, tmp_path, FACT), dict[str, np.ndarray]()
+    plain = gathered([read_capture(one) for one in folders])
+    for folder in folders:
+        with np.load(folder / "truth.npz") as truth:
+            known = {"images": truth["images"].reshape(BATCH, -1), "labels": truth["labels"]}
+        np.savez(folder / "truth.npz", allow_pickle=False, **known)
+    flat = gathered([read_capture(one) for one in folders])
+    assert flat.images is not None and plain.images is not None and torch.equal(flat.images, plain.images)
+    np.savez(folders[0] / "truth.npz", images=3 * known["images"] - 1, labels=known["labels"])
+    with pytest.raises(UsageError, match=r"has numbers from -1 to 2; scale the columns of a table to \[0, 1\]"):
+        gathered([read_capture(one) for one in folders])
