@@ -116,6 +116,7 @@ _TABLE: dict[str, Callable[..., Declared]] = {
     "adaptiveclipping_mod": validate_call(_fixed_clipping),
     "secaggplus_mod": validate_call(_secure_sum),
     "make_private": validate_call(_make_private),
+    "PrivacyEngine": validate_call(_make_private),
     "LocalDP": validate_call(_flip),
     "PercentilePrivacy": validate_call(_percentile),
     "SVTPrivacy": validate_call(_sparse_vector),
@@ -161,7 +162,7 @@ def _declared(piece: Any, config: Mapping[str, Any]) -> Declared:
 def draws_batches(defense: Declared | None) -> bool | None:
     """Return whether a framework's defense is declared with Poisson sampling, whose batches are of any size; None where
     it does not say."""
-    if defense is None or defense.name.rpartition(".")[2] != "make_private":
+    if defense is None or defense.name.rpartition(".")[2] not in ("make_private", "PrivacyEngine"):
         return None
     return bool(defense.settings.get("poisson_sampling", True))
 
@@ -178,6 +179,7 @@ def translated(defense: Declared | None) -> Declared | None:
         return _translated_together(defense)
     known = _TABLE.get(defense.name.rpartition(".")[2])
     if known is None:
+        _require_no_slip(defense.name)
         return _as_not_known(defense)
     try:
         return known(**defense.settings)
@@ -187,6 +189,14 @@ def translated(defense: Declared | None) -> Declared | None:
         raise UsageError(
             f"defense {defense.name!r}: {where}: {first['msg']}; give the arguments of the class as settings"
         ) from error
+
+
+def _require_no_slip(name: str) -> None:
+    """Raises UsageError: a name without dots that is nearly a framework's."""
+    own = name.lower()
+    meant = next((one for one in _TABLE if own.startswith(one.lower())), None)
+    if meant is not None and "." not in name:
+        raise UsageError(f"unknown defense {name!r}; did you mean {meant!r}? Give the arguments of {meant} as settings")
 
 
 def is_known(defense: Declared | None) -> bool:

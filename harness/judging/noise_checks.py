@@ -238,11 +238,20 @@ def _noise_checks(evidence: Evidence) -> list[Check]:
     return [bound, enough, more, shape(evidence, enough), _anew(evidence), _unrounded(evidence)]
 
 
+_OF_UPDATES = "the declared defense is on updates, and gradients were captured: capture after.npz or update.npz"
+
+
+def _is_before(evidence: Evidence) -> bool:
+    """Whether what was captured is what a client has before its declared defense acts."""
+    return not evidence.captured.of_update and evidence.defense.changes_messages()
+
+
 def _bound(evidence: Evidence) -> Check:
     """Return whether norms are as the clip and the noise make them, and not larger."""
     bound, level = evidence.bound, 0.0 if evidence.noise is None else evidence.level
     if bound is None or evidence.clipping is None:
-        return Check(BOUND, "cannot tell", "no bound is declared, or it is not published")
+        said = _OF_UPDATES if _is_before(evidence) else "no bound is declared, or it is not published"
+        return Check(BOUND, "cannot tell", said)
     if level is None:
         return Check(BOUND, "cannot tell", UNKNOWN_LEVEL)
     norms, sizes = evidence.norms(evidence.clipping.grouping == "layer")
@@ -300,7 +309,7 @@ def enough_noise(evidence: Evidence, hidden: tuple[list[str], np.ndarray, np.nda
     names, weaker, found = hidden or ([], none, none)
     level, unit = evidence.level, evidence.unit
     if evidence.noise is None:
-        return Check(ENOUGH, "cannot tell", "no noise is declared")
+        return Check(ENOUGH, "cannot tell", _OF_UPDATES if _is_before(evidence) else "no noise is declared")
     if level is None:
         return Check(ENOUGH, "cannot tell", UNKNOWN_LEVEL)
     norms, sizes = evidence.norms(each=True)

@@ -23,7 +23,7 @@ from harness.judging.declared import cells_of
 from harness.judging.evidence import Check, Evidence, ranks_of
 from harness.judging.explained import explained
 from harness.judging.federation import gathered
-from harness.judging.framework_defenses import Declared
+from harness.judging.framework_defenses import Declared, draws_batches, translated
 from harness.judging.noise_checks import (
     BOUND,
     ENOUGH,
@@ -239,6 +239,32 @@ def test_the_clip_of_an_update_is_divided_by_its_steps(federation: Federation) -
                                                 "noise_at": "client"}}  # fmt: skip
     assert checked(federation(2, declared=declared, clip=0.2, **how))[BOUND].outcome == "holds"
     assert checked(federation(2, declared=declared, clip=0.3, **how))[BOUND].outcome == "violated"
+
+
+def test_a_defense_of_updates_is_not_looked_for_in_gradients(federation: Federation) -> None:
+    declared = {"name": "LocalDpMod", "settings": {"clipping_norm": 1, "sensitivity": 1, "epsilon": 1, "delta": 1e-5}}
+    folders = federation(2, declared=declared)
+    for folder in folders:
+        with np.load(folder / "after.npz") as after:
+            np.savez(folder / "gradient.npz", allow_pickle=False, **after)
+        (folder / "after.npz").unlink()
+    found = checked(folders)
+    assert {found[name].outcome for name in (BOUND, ENOUGH)} == {"cannot tell"}
+    assert all("capture after.npz or update.npz" in found[name].detail for name in (BOUND, ENOUGH))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("localdpmod", "LocalDpMod"), ("make_private_with_epsilon", "make_private")]
+)
+def test_a_slip_in_a_framework_s_name_is_told(name: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"unknown defense '{name}'; did you mean '{meant}'"):
+        translated(Declared(name=name))
+
+
+def test_an_engine_of_opacus_is_known_by_its_class() -> None:
+    settings = {"noise_multiplier": 1.0, "max_grad_norm": 1.0}
+    made, engine = (Declared(name=name, settings=settings) for name in ("make_private", "opacus.PrivacyEngine"))
+    assert translated(engine) == translated(made) and draws_batches(engine)
 
 
 def test_the_law_of_noise_is_told_in_the_declared_unit(tmp_path: Path) -> None:
