@@ -8,7 +8,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from harness.base.errors import UsageError
 from harness.evaluation.derived import findings, of_run, version_of
-from harness.gate.settings import Settings, effective, named
+from harness.gate.settings import Settings, effective, named, told_apart
 from harness.results import ResultDocument, RunFolder, StoredCell, VictimRecord, read_results
 
 # A reconstruction that cannot be measured is no better than the worst image in [0, 1].
@@ -49,11 +49,13 @@ class GateCell:
     """A cell's effective settings and its victims by identity.
 
     ``settled_by``: the member of its suite that settled the place before, so that nobody was attacked; else None.
+    ``called``: its title among others (:func:`with_titles`), by its place where empty.
     """
 
     settings: Settings
     victims: Mapping[str, Victim]
     settled_by: str | None = None
+    called: str = field(default="", compare=False)
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -65,7 +67,7 @@ class GateCell:
     def title(self) -> str:
         """The place in one line, with what is not a default."""
         dataset, _, attack, tap, _ = self.place
-        return f"{named(self.settings)} / {attack} / {tap} / {dataset}"
+        return self.called or f"{named(self.settings)} / {attack} / {tap} / {dataset}"
 
     @property
     def noise_scale(self) -> float:
@@ -177,11 +179,17 @@ def merged(cells: Iterable[StoredCell]) -> list[GateCell]:
         settings[key] = own
         members[key].append(stored)
         settlers[key] = stored.cell.settled_by
-    return [
+    return with_titles([
         GateCell(settings[key], victims, None if victims else settlers[key])
         for key, same in members.items()
         for victims in [_victims(same)]
-    ]
+    ])  # fmt: skip
+
+
+def with_titles(cells: Sequence[GateCell]) -> list[GateCell]:
+    """Return the cells with titles that tell them apart."""
+    titles = told_apart([(cell.title, cell.settings) for cell in cells])
+    return [replace(cell, called=title) for cell, title in zip(cells, titles, strict=True)]
 
 
 def _victims(cells: Iterable[StoredCell]) -> dict[str, Victim]:

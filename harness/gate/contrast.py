@@ -1,7 +1,7 @@
 """Differences with 95% intervals between two runs, or between two defenses of one run."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -102,7 +102,7 @@ def contrast(a: GateCell, b: GateCell) -> Contrast:
     common = [name for name in a.victims if name in b.victims]
     paired = len(common) >= max(_LEAST, min(len(a.victims), len(b.victims)) / 2)
     if paired:
-        a, b = (GateCell(cell.settings, {name: cell.victims[name] for name in common}) for cell in (a, b))
+        a, b = (replace(cell, victims={name: cell.victims[name] for name in common}) for cell in (a, b))
     return Contrast(
         a.title, b.title, paired, (len(a.victims), len(b.victims)),
         _rates(a.successes, b.successes), _means(a.ranks, b.ranks, paired), _means(a.log_rmse, b.log_rmse, paired),

@@ -29,7 +29,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from harness.base.errors import UsageError
 from harness.base.version import SCHEMA_VERSION
-from harness.gate.cells import GateCell, Victim
+from harness.gate.cells import GateCell, Victim, with_titles
 from harness.gate.comparing import VICTIMS_NEEDED, Movement, differences, movement, other_versions
 from harness.gate.settings import Settings
 from harness.results import write_atomic
@@ -153,7 +153,7 @@ def _parse(path: Path, document: Any) -> Baseline:
         if document.get(name) != ours:
             raise UsageError(f"the baseline {str(path)!r} has another {name} than this harness ({ours}); {_FIX}")
     stored = checked(_Document, document)
-    return Baseline(stored.versions, [_cell(line, stored.common) for line in stored.cells])
+    return Baseline(stored.versions, with_titles([_cell(line, stored.common) for line in stored.cells]))
 
 
 _FIX = "restore it, or make it again with --update"

@@ -1,6 +1,7 @@
 """The settings that decide whether two cells may be compared: everything but which and how many victims, and where."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import JsonValue
@@ -53,6 +54,31 @@ def named(settings: Mapping[str, JsonValue]) -> str:
     batch = [] if settings.get("batch_size", 1) == 1 else [f"batch {settings['batch_size']}"]
     rounds = [] if settings.get("rounds_seen", 1) == 1 else [f"{settings['rounds_seen']} rounds"]
     return " ".join([str(settings.get("defense")), *own, *noise, *batch, *rounds])
+
+
+def told_apart(cells: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """The titles of cells, each given with its flat settings; those of other settings do not have the same one.
+
+    Where they would, the settings that differ among them come last.
+    """
+    alike: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for title, settings in cells:
+        alike[title].append(settings)
+    differ = {
+        title: [
+            name
+            for name in dict.fromkeys(name for one in group for name in one)
+            if len({_word(one, name) for one in group}) > 1
+        ]
+        for title, group in alike.items()
+    }
+    return [
+        " / ".join([title, *(f"{name} {_word(settings, name)}" for name in differ[title])]) for title, settings in cells
+    ]
+
+
+def _word(settings: Mapping[str, Any], name: str) -> str:
+    return str(settings.get(name, "absent"))
 
 
 def defaults_of(settings: Mapping[str, JsonValue]) -> Settings:

@@ -5,9 +5,10 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.base.errors import UsageError
-from harness.gate.settings import named
+from harness.gate.settings import named, told_apart
 from harness.results import CellResult, Place, read_results
 from harness.results.record import WHOM
 from harness.scoring.verdict import traces_p
@@ -73,8 +74,11 @@ def trends(paths: Sequence[Path]) -> tuple[list[str], list[Trend], list[str]]:
 def trends_of(runs: Sequence[Iterable[CellResult]]) -> list[Trend]:
     """How each cell moved over runs of which the cells are given, widest movement first."""
     counted = [{_identity(cell): cell for cell in cells if _counts(cell)} for cells in runs]
-    titles = {key: _title(cell) for run in counted for key, cell in run.items()}
-    made = [Trend(title, [_point(run.get(key)) for run in counted]) for key, title in titles.items()]
+    cells = {key: cell for run in counted for key, cell in run.items()}
+    titles = told_apart([(_title(cell), _settings(cell)) for cell in cells.values()])
+    made = [
+        Trend(title, [_point(run.get(key)) for run in counted]) for key, title in zip(cells, titles, strict=True)
+    ]  # fmt: skip
     return sorted(made, key=lambda trend: -trend.span)
 
 
@@ -84,6 +88,16 @@ def _counts(cell: CellResult) -> bool:
 
 def _identity(cell: CellResult) -> str:
     return json.dumps(cell.model_dump(mode="json", include=_IDENTITY), sort_keys=True)
+
+
+def _settings(cell: CellResult) -> dict[str, Any]:
+    """What identifies it, and every part of that by its own name."""
+    own = cell.model_dump(mode="json", include=_IDENTITY)
+    parts = {name: part for name, part in own.items() if isinstance(part, dict)}
+    within = {
+        f"{name.removesuffix('_args')}.{key}": value for name, part in parts.items() for key, value in part.items()
+    }
+    return {name: value for name, value in own.items() if name not in parts} | within
 
 
 def _title(cell: CellResult) -> str:

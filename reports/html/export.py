@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -246,20 +247,37 @@ _OUTCOMES: dict[str, Literal["passed", "failure", "error", "skipped"]] = {
 
 def as_junit(runs: Sequence[RunData]) -> bytes:
     """A test case per attack at a place: a leak is a failure, what is undecided an error, what did not run skipped."""
-    return junit("harness export", [_case(item) for item in shown_cells(runs)])
+    items = shown_cells(runs)
+    return junit("harness export", [_case(item, name) for item, name in zip(items, _names(items), strict=True)])
 
 
-def _case(item: Shown) -> Case:
+def _names(items: Sequence[Shown]) -> list[str]:
+    """Each attack at its place; with its setting, and the key of its cell, where others are called the same."""
+    names = [
+        f"{one.cell.attack} at surface {columns.surface(one.cell)}{columns.circumstances(one.cell)}" for one in items
+    ]
+    for more in (lambda one: one.setting, lambda one: f"cell {one.cell.key}"):
+        count = Counter((_group(one), name) for one, name in zip(items, names, strict=True))
+        names = [
+            f"{name} ({more(one)})" if count[_group(one), name] > 1 else name
+            for one, name in zip(items, names, strict=True)
+        ]
+    return names
+
+
+def _group(item: Shown) -> str:
+    return ".".join(filter(None, (item.cell.dataset, item.cell.model, " ".join(filter(None, item.row)))))
+
+
+def _case(item: Shown, name: str) -> Case:
     cell = item.cell
     outcome = "failure" if cell.identified and cell.identified.identifies else _OUTCOMES[item.kind]
     kind = "identifies" if outcome == "failure" and item.kind != "leaks" else item.kind
-    name = f"{cell.attack} at surface {columns.surface(cell)}{columns.circumstances(cell)}"
     numbers = (("success", columns.success_rate(cell)), ("identified", columns.identified(cell)),
                ("lineup p", columns.lineup(cell)))  # fmt: skip
     said = [f"{title} {value}" for title, value in numbers if value != text.MISSING]
     words = "; ".join([kind, cell.not_applicable_reason or cell.verdict_reason, *said, *cell.flags])
-    group = ".".join(filter(None, (cell.dataset, cell.model, " ".join(filter(None, item.row)))))
-    return Case(group, name, outcome, kind, words, cell.seconds)
+    return Case(_group(item), name, outcome, kind, words, cell.seconds)
 
 
 def as_sarif(runs: Sequence[RunData]) -> bytes:

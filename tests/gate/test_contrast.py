@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UsageError
-from harness.gate import GateCell, Victim
+from harness.gate import GateCell, Victim, as_baseline, check
+from harness.gate.cells import with_titles
 from harness.gate.contrast import contrast, contrast_defenses, contrast_runs
+from harness.gate.trend import trends_of
+from harness.results import CellResult
 
 Made = Callable[..., GateCell]
 
@@ -70,3 +73,24 @@ def test_a_skipped_cell_is_compared_with_nothing_and_missed_by_nobody(cell: Made
     contrasts, alone = contrast_runs([cell(), patches], [skipped, patches])
     assert [pair.a for pair in contrasts] == [patches.title] and not alone
     assert contrast_runs([cell()], [skipped]) == ([], [])
+
+
+@pytest.mark.parametrize("other", [{"model": "mlp2"}, {"local_steps": 2}, {"attack.tv": 0.1}])
+def test_no_two_cells_of_a_run_have_the_same_title(cell: Made, other: dict) -> None:
+    (name, value), ours = next(iter(other.items())), cell(local_steps=1, **{"attack.tv": 0.0})
+    cells = with_titles([ours, GateCell(ours.settings | other, ours.victims), cell(tap="T1.out")])
+    told = [one.title.removeprefix(ours.title) for one in cells]
+    assert told[:2] == [f" / {name} {ours.settings[name]}", f" / {name} {value}"]
+    assert cells[2].title == cell(tap="T1.out").title
+    pairs, _ = contrast_runs(cells, cells)
+    assert [(pair.a, pair.b) for pair in pairs] == [(one.title, one.title) for one in cells]
+    report = check(as_baseline(cells, {}), cells, {})
+    assert sorted(one.cell for one in report.findings) == sorted(one.title for one in cells)
+
+
+def test_no_two_trends_have_the_same_title() -> None:
+    usual = {"dataset": "digits", "model": "mlp", "defense": "fed_cdp", "attack": "cpl", "tap": "T2.step", "seeds": [0]}
+    changes = ({}, {"model": "mlp2"}, {"attack_args": {"tv": 0.5}}, {"batch_size": 2}, {"cohort": {"rounds": 3}})
+    cells = [CellResult(**usual | one, victims=8) for one in changes]
+    titles = [trend.title for trend in trends_of([cells, cells])]
+    assert len(set(titles)) == len(cells) and any("model mlp2" in title for title in titles)

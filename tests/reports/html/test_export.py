@@ -194,6 +194,19 @@ def test_junit_has_a_case_per_attack_and_only_what_withstood_passes(
         assert damaged != made and not XSD.is_valid(io.BytesIO(damaged.replace(b"</failure", b"</fault")))
 
 
+def test_junit_has_no_two_cases_of_one_name(export: Callable, tmp_path: Path, a_cell: MakeCell) -> None:
+    """Build services know a case by its name, and show one of two alike."""
+    usual = {"cohort": COHORT}
+    made = [
+        a_cell("fed_cdp", 2, key=f"{n:020x}", **usual, **one)
+        for n, one in enumerate(({}, {"batch_size": 4}, {"labels": "known"}))
+    ]
+    written = export("cases.xml", write_run(tmp_path / "several", made))
+    suite = junitparser.TestSuite.fromelem(junitparser.JUnitXml.fromstring(written)._elem)
+    names = [(case.classname, case.name) for case in suite]
+    assert len(set(names)) == len(made) and any("batch 4" in name for _, name in names)
+
+
 def test_junit_has_no_markup_of_names(export: Callable, tmp_path: Path, a_cell: MakeCell) -> None:
     doubt = "<b>&\x00\ud800".encode("utf-8", "replace").decode()
     cell = a_cell("none", verdict="inconclusive", warnings=[doubt], cohort=COHORT)
