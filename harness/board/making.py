@@ -184,6 +184,8 @@ def _is_public(training: TrainDocument) -> bool:
 def _card(path: Path, document: ResultDocument, row: SummaryRow, trainings: Sequence[TrainDocument]) -> Card:
     folder = RunFolder(path if os.path.isdir(path) else path.parent)
     stored = [_stored(folder, attack.cell) for attack in row.attacks]
+    if all(one.is_impossible for one in stored):
+        raise UsageError(stored[0].cell.not_applicable_reason or "no attack could run")
     settings = CellSettings.model_validate(
         {name: value for name, value in stored[0].settings.items() if name in CellSettings.model_fields}
     )

@@ -80,3 +80,14 @@ def test_what_is_no_run_is_told_in_one_line(harness: Harness, runs: list[Path], 
     for folder, said in (("empty", "results.json"), ("absent", "does not exist"), (stopped, "the run is unfinished")):
         finished = harness("site", str(folder))
         assert (finished.code, finished.out, finished.err.count("\n")) == (2, "", 1) and said in finished.err
+
+
+def test_a_place_where_no_attack_can_run_has_no_card(harness: Harness) -> None:
+    """Nobody could verify one: a run of that place alone is refused."""
+    settings = "--dataset digits --model logistic --surface 2 --victims 4 --attack analytic --batch-size 1,2"
+    assert harness("evaluate", *settings.split(), "--out", "run", "--no-pictures").code == 0
+    finished = harness("site", "run", "--out", "public")
+    assert finished.code == 0 and "reads one example per observation, not 2" in finished.err
+    (card,) = Path("public/cards").glob("*.json")
+    assert json.loads(card.read_text())["row"]["batch_size"] == 1
+    assert "reads one example per observation, not 2" in Path("public/index.html").read_text()
