@@ -71,6 +71,11 @@ def lacks_files(error: BaseException | None) -> bool:
     return False
 
 
+def lacks_room(error: BaseException) -> bool:
+    """Whether a disk is full, or a file may not become longer."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 def lacks_memory(error: BaseException) -> bool:
     """Return whether that is what went wrong; libraries say it with types of their own."""
     words = ("allocate memory", "out of memory", "Unable to allocate")

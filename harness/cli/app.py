@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from harness.base.errors import UsageError, in_one_line, lacks_files, lacks_memory, own_place, printable
+from harness.base.errors import UsageError, in_one_line, lacks_files, lacks_memory, lacks_room, own_place, printable
 from harness.base.version import __version__
 from harness.cli import STOPPED, Unwritable
 from harness.cli.sketch import NotSketched, sketch
@@ -235,6 +235,10 @@ def _fault(error: BaseException) -> int:
         return _say(f"there is not enough memory: take fewer of what was asked for ({in_one_line(error)})")
     if lacks_files(error):
         return _say("too few files may be open at once; allow more, for example with: ulimit -n 1024")
+    if lacks_room(error):
+        return _say(
+            f"a file could not be written ({in_one_line(error)}); make room, TMPDIR names the folder of scratch files"
+        )
     if isinstance(error, UnicodeError) or "surrogates not allowed" in str(error):
         return _say(f"a name or a path is not text in UTF-8 ({in_one_line(error)}); rename it")
     if os.environ.get("HARNESS_TRACEBACK"):

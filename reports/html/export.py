@@ -7,7 +7,6 @@ empty field in CSV.
 import csv
 import io
 import json
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -119,8 +118,7 @@ def as_crate(runs: list[RunData], system: str, by: str) -> bytes:
                 actionStatus="http://schema.org/CompletedActionStatus", **({"agent": agent} if agent else {}))
         )  # fmt: skip
     root["mentions"] = actions
-    with tempfile.TemporaryDirectory() as folder:
-        return Path(crate.write_zip(Path(folder, "crate.zip"))).read_bytes()
+    return b"".join(crate.stream_zip())
 
 
 def _file(crate: Any, run: RunData, name: str, number: int) -> Any:

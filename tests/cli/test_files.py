@@ -3,6 +3,7 @@
 And what names hold: nothing of it steers a terminal, and a name that is not text is told in one line.
 """
 
+import errno
 import io
 import json
 import logging
@@ -288,3 +289,15 @@ def test_a_place_that_is_not_text_is_told_or_does_no_harm(before: bytes, line: s
 def test_too_few_file_handles_are_told(line: str, handles: int, tmp_path: Path) -> None:
     finished = in_bash(line.encode(), tmp_path, f"ulimit -n {handles}; ".encode())
     assert finished.returncode == 0 or is_one_line(finished, b""), finished
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG], ids=errno.errorcode.get)
+def test_a_full_disk_is_told_wherever_it_is_met(harness: Callable, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Also by a library, in a folder that no option names."""
+
+    def full(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("harness.cli.list._rows", full)
+    finished = harness("list", "defenses")
+    assert finished.code == 2 and "make room" in finished.err and finished.err.count("\n") == 1
