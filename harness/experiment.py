@@ -42,7 +42,8 @@ FILE: Mark = "file"
 
 @dataclass(frozen=True)
 class Says:
-    """How reports name a setting that is not at its default: ``words``, where ``{}`` stands for its value."""
+    """Words by which reports name a setting that is not at its default: ``words``, where ``{}`` stands for its
+    value."""
 
     words: str
 
@@ -305,7 +306,7 @@ class CellSettings(BaseModel):
                 raise ValueError(f"{reason}, which is not combined over rounds; leave --rounds-seen out")
 
     def in_round(self, number: int) -> "CellSettings":
-        """The same cell in a later round alone, counted from this one; nothing else of it changes."""
+        """Return the same cell in a later round alone, counted from this one; nothing else of it changes."""
         if self.draws:
             one = {"round": self.round + number, "rounds_seen": 1, "same_data": "batch", "client_examples": None}
             return self.model_copy(update=one)
@@ -369,8 +370,8 @@ class CellSettings(BaseModel):
 
     @property
     def places(self) -> tuple[int, ...] | None:
-        """Which of a client's examples an attacker takes to be in each place of its local steps; None where no example
-        comes twice.
+        """Numbers of the client's examples that an attacker takes to be in each place of its local steps. None where no
+        example comes twice.
 
         The order of a pass is known to nobody but the client. It is taken to be the same in every pass: a wrong order
         within the round costs little, and one image more for each place would cost much.
@@ -427,7 +428,7 @@ class CellSettings(BaseModel):
 
     @property
     def update_reading(self) -> UpdateReading:
-        """How what is read at the tap becomes what an attacker matches; of a step's gradient, as it is."""
+        """Rule by which what is read at the tap becomes what an attacker matches. A step's gradient stays as it is."""
         if not self.tap.of_update:
             return UpdateReading(1, self.learning_rate, (1.0,))
         optimizer = self.build_optimizer()

@@ -126,7 +126,7 @@ class Given:
 
 
 def outputs_of(model: object, data: object) -> int:
-    """How many classes a module tells apart, 0 where that cannot be found out before it is attacked."""
+    """Return how many classes a module tells apart, 0 where that cannot be found out before it is attacked."""
     if not isinstance(model, nn.Module) or isinstance(data, str | Path):
         return 0
     images = data.images if isinstance(data, Dataset) else _dataset(*_arrays(data)).images

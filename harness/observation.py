@@ -196,7 +196,7 @@ class Noise:
         return Noise(law, (self.deviation**2 + other.deviation**2) ** 0.5, mixture=self._mixed(other))
 
     def _mixed(self, other: "Noise") -> tuple[float, ...] | None:
-        """How a sum with another is correlated over rounds: not, or nobody says."""
+        """Return how a sum with another is correlated over rounds: empty where it is not, None where nobody says."""
         return () if self.mixture == other.mixture == () else None
 
     def changed(self, clipping: Clipping | None) -> "Noise":

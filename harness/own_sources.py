@@ -77,7 +77,8 @@ def own_files(model: str, *chosen: tuple[Registry[Any], str]) -> dict[Path, str 
 
 
 def _source_of(model: str) -> str:
-    """Of a user's network, and the tokenizer that it brings; of torchvision, which no user changes, the version."""
+    """Return the digest of a user's network, and of the tokenizer that it brings. For torchvision, which no user
+    changes, return that of the version."""
     tokenizer, module = tokenizer_file(model), model.partition(":")[0]
     if module == PREFIX[:-1]:
         return _digest_of([version(module)])

@@ -21,7 +21,7 @@ class Sender(Protocol):
 
 @dataclass(frozen=True)
 class Tamper:
-    """How an attack of the tier ``tampering`` tampers.
+    """Means by which an attack of the tier ``tampering`` tampers.
 
     Attributes:
         send: what it sends.

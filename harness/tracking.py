@@ -86,7 +86,8 @@ def track(
 
 
 def track_folder(folder: Path, command: str, to: str) -> str | None:
-    """The same with what ``command`` left in a folder. Raises UsageError where there are no results of it."""
+    """Write what ``command`` left in a folder, as :func:`track` does. Raises UsageError where there are no results of
+    it."""
     return track(_READERS[command](folder), to, folder.resolve().name)
 
 

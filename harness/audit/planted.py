@@ -91,7 +91,7 @@ def _replace(answer: Any, message: Any, seed: int, canary: int, norm: float) -> 
 
 @dataclass(frozen=True)
 class Planted:
-    """What the released models of a job tell of its canary clients.
+    """Findings about the canary clients of a job, from its released models.
 
     Attributes:
         rounds: from the first model to the last.
@@ -115,7 +115,7 @@ class Planted:
         return self.epsilon is not None and self.lower_bound > self.epsilon
 
     def lines(self) -> list[str]:
-        """In words."""
+        """Return the findings in words, line by line."""
         lines = [
             f"canary clients: {self.canaries}, of whose coins {self.correct} of {self.guesses} were guessed rightly",
             f"epsilon of these {self.rounds} rounds together is at least {self.lower_bound:.2f} "
@@ -130,7 +130,7 @@ class Planted:
         return lines
 
     def record(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the findings as values for JSON."""
         return asdict(self) | {"refuted": self.refuted}
 
 
@@ -212,7 +212,7 @@ class Canaries:
         return vectors.scatter_(1, positions, LARGE * present[:, None].float().expand_as(positions))
 
     def to(self, device: torch.device) -> "Canaries":
-        """The same on another device."""
+        """Return the canaries on another device."""
         return replace(self, positions=self.positions.to(device), tensors=self.tensors.to(device))
 
 
@@ -261,11 +261,11 @@ class ExamplesAndCanaries:
 
     @property
     def present(self) -> Tensor:
-        """Which places (N, R + C) of the batch hold an example or a canary."""
+        """Mask (N, R + C) of the places of the batch that hold an example or a canary."""
         return torch.cat([self.chosen, self.there], 1)
 
     def without_canaries(self) -> "ExamplesAndCanaries":
-        """The same with every canary out."""
+        """Return these gradients with every canary out of the batch."""
         return replace(self, there=torch.zeros_like(self.there))
 
     def norms(self) -> Tensor:
@@ -301,7 +301,8 @@ RealGradients = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Dealt:
-    """What each of N clients has of a row of things: their places (N, C) in it, and which of these are ``held``."""
+    """Shares of N clients in a row of things: the ``places`` (N, C) in the row, and which of these places are
+    ``held``."""
 
     places: Tensor
     held: Tensor
@@ -330,7 +331,7 @@ class PlayedExamples:
     real: RealGradients | None
 
     def deal_real(self, holders: int, clients: int) -> Dealt:
-        """Who has which of the real examples."""
+        """Return which of the clients has which of the real examples."""
         count = 0 if self.real is None else self.settings.others
         return deal(torch.arange(count, device=self.included.device), holders, clients)
 
@@ -404,8 +405,8 @@ def audit_lower_bound(
 
 
 def cannot_refute(stated: float, canaries: int, guesses: int, delta: float, confidence: float) -> str | None:
-    """Why not even right guesses, half of them *in*, would refute a stated epsilon, and how many would; None where so
-    many can."""
+    """Return why not even right guesses, half of them *in*, would refute a stated epsilon, and how many guesses would.
+    None where so many guesses can refute it."""
 
     def proven(count: int) -> float:
         return audit_lower_bound(canaries, count // 2, count // 2, count // 2 * 2, delta, confidence)

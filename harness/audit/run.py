@@ -149,7 +149,7 @@ class AuditResult:
 
 
 def guess(scores: Tensor, included: Tensor, guesses: int) -> int:
-    """How many of ``guesses`` are right: half say *in* of the highest scores (m,), half *out* of the lowest.
+    """Return how many of ``guesses`` are right. Half say *in* of the highest scores (m,), half *out* of the lowest.
 
     Raises:
         UsageError: a score is not a number, since training diverged.
@@ -234,7 +234,8 @@ def _federation(settings: AuditSettings, unit: Unit, model: RowModel) -> Audited
 
 
 def _require_memory(settings: AuditSettings, parameters: int) -> None:
-    """Of every client its weights, update and message; of every example its gradient, in more than one form."""
+    """Require memory for the weights, update and message of every client, and for the gradient of every example in more
+    than one form."""
     vectors = 6 * settings.clients_per_round + 3 * (settings.canaries + settings.others)
     fix = "lower --clients-per-round or --canaries, or take a smaller --model"
     require_memory(8.0 * vectors * parameters, "a round of summed clients", fix)

@@ -130,7 +130,7 @@ def audit_settings(**values: Any) -> AuditSettings:
 
 
 def _clients_of_a_sum(defense: Defense, values: dict[str, Any]) -> dict[str, int]:
-    """How many clients a round has, and how many of them collude or leave, where that is not named."""
+    """Return how many clients a round has, and how many of them collude or leave, where the values do not name it."""
     clients, colluders = values.get("clients_per_round"), values.get("colluders")
     clients = (_SUMMED if defense.sums_securely else 1) if clients is None else clients
     summed = clients > 1 and values.get("view") != "message"

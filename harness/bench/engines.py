@@ -162,7 +162,7 @@ def _now() -> float:
 
 @dataclass(frozen=True)
 class Bench:
-    """What a bench is made with: the batched ``engine``, its ``chunk``, and the ``cores`` that both may use."""
+    """Means of a bench: the batched ``engine``, its ``chunk``, and the ``cores`` that both may use."""
 
     engine: Engine
     chunk: int
@@ -255,7 +255,7 @@ def arithmetic_alone(scene: Scene, rows: int, cores: int) -> float:
 
 
 def _seconds(work: Callable[[], object], apart: bool, cores: int) -> float:
-    """Of one ``work`` among many."""
+    """Return the mean seconds of one ``work`` among many."""
     side_by_side(lambda _: work(), range(cores), apart)
     began, times = _now(), 0
     while times < _TURNS or _now() - began < 1.0:
@@ -382,5 +382,5 @@ def _timed(work: Callable[[], float], everyone: WorkerPool) -> tuple[float, floa
 
 
 def _rounded(seconds: float) -> float:
-    """To four significant digits."""
+    """Round to four significant digits."""
     return float(f"{seconds:.4g}")

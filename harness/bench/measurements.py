@@ -144,7 +144,7 @@ def _many(
 
 
 def _there(stage: Stage, settings: CellSettings) -> int:
-    """How many victims there can be; what is public are none."""
+    """Return how many victims there can be. Public examples are no victims."""
     return len(stage.split(settings).private.labels)
 
 

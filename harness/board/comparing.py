@@ -154,7 +154,8 @@ def _without_numbers(said: str) -> str:
 
 
 def _contradictions(card: Card) -> Iterator[str]:
-    """Where the row is not that of the card's own cells, or an interval not that of its own successes."""
+    """Yield a line where the row is not that of the card's own cells, or an interval is not that of its own
+    successes."""
     said = summarise(one.result for one in card.cells)
     yield from (
         f"{line.removesuffix('computed again')}by the card's own cells"
@@ -177,7 +178,8 @@ def _contradictions(card: Card) -> Iterator[str]:
 
 
 def _of_its_victims(one: CardCell) -> Iterator[str]:
-    """Where, of victims of one image each, an interval, a share or a mean rank is not that of such victims."""
+    """Yield a line where an interval, a share or a mean rank is not that of the cell's victims, if each of these has
+    one image."""
     cell, victims = one.result, one.victims
     strict, said = cell.asr.get("strict"), cell.identified or cell.lineup
     trials = cell.identified.n if cell.identified else strict.n if strict else 0
@@ -222,7 +224,7 @@ def _fits(rate: Rate, independent: bool) -> bool:
 
 
 def _rounded(value: Any) -> Any:
-    """The same with six digits of every number that is not whole."""
+    """Return the value with six digits of every number that is not whole."""
     if isinstance(value, dict):
         return {name: _rounded(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -232,7 +234,7 @@ def _rounded(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Where data lie, and a folder for what is made; ``resume``: believes what lies there already."""
+    """Folder where data lie, and a folder for what is made. With ``resume``, what lies there already is believed."""
 
     data_root: Path
     scratch: Path

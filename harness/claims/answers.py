@@ -39,7 +39,7 @@ def counted(name: str, value: Any, fix: str = "write such a number") -> None:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of the federation; None where nobody said it.
+    """Facts that are known of the federation. A fact is None where nobody stated it.
 
     Attributes:
         rounds: T, of one job.
@@ -192,7 +192,7 @@ class Line:
 
 @dataclass
 class Answer:
-    """What is known of a filter at its arguments.
+    """Knowledge of a filter at its arguments.
 
     Attributes:
         lines: the numbers.
@@ -257,7 +257,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class _Bound:
-    """Of Gaussian noise of ``mu`` a round: over ``count`` of them as such, and over ``drawn`` by random samples."""
+    """Bound for Gaussian noise of ``mu`` a round: over ``count`` rounds as such, and over ``drawn`` rounds by random
+    samples."""
 
     mu: float
     count: int

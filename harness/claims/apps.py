@@ -217,7 +217,8 @@ def _note_rounds(starts: list[Any], source: Source) -> None:
 
 @dataclass(frozen=True)
 class _Engines:
-    """What all calls of ``PrivacyEngine`` say: their accountants, whether one is unsaid, and whether all are secure.
+    """Statements of all calls of ``PrivacyEngine``: their accountants, whether one is not stated, and whether all are
+    secure.
 
     Attributes:
         own: the files that define a class of this name.
@@ -376,7 +377,7 @@ def _drawn(strategy: ast.Call, code: Code) -> tuple[float, int] | None:
 
 @dataclass
 class Asked:
-    """What dependencies ask of one package.
+    """Requirements that dependencies set for one package.
 
     Attributes:
         ranges: one for each line that names it; None for one that is no range, such as an address.

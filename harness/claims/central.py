@@ -420,7 +420,8 @@ def _toeplitz(column: Sequence[float], arguments: Arguments, facts: Facts) -> An
 
 
 def _turns(answer: Answer, arguments: Arguments, facts: Facts) -> tuple[int, int]:
-    """How often a client takes part at most, and how many rounds apart; what is only declared is a condition.
+    """Return how often a client takes part at most, and how many rounds apart. A number that is only declared becomes a
+    condition.
 
     Raises:
         UsageError: the rounds that are known to have a client contradict what is declared.

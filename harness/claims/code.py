@@ -44,7 +44,7 @@ Binding = ast.expr | ast.arg | ast.stmt | Import | None
 
 @dataclass(eq=False)
 class Scope:
-    """What a module, a class, a function or a comprehension binds."""
+    """Names that a module, a class, a function or a comprehension binds."""
 
     node: ast.AST
     outer: "Scope | None" = None
@@ -55,7 +55,7 @@ class Scope:
         self.bindings.setdefault(name, []).append(how)
 
     def found(self, name: str) -> list[Binding]:
-        """How the name is bound where it is read in this scope."""
+        """Return how the name is bound where it is read in this scope."""
         scope: Scope | None = self
         while scope is not None:
             seen = scope is self or not isinstance(scope.node, ast.ClassDef)
@@ -308,7 +308,7 @@ class Code:
             raise Unsaid from None
 
     def _of_class(self, node: ast.Attribute) -> list[Binding] | None:
-        """How a class of this file binds ``Class.name``; None where it is no such thing."""
+        """Return how a class of this file binds ``Class.name``; None where the attribute is no such thing."""
         if not isinstance(node.value, ast.Name) or len(scopes := self.classes.get(node.value.id, [])) != 1:
             return None
         again = [one for one in self.stored.get(node.attr, []) if one != "self"]

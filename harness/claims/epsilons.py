@@ -356,7 +356,8 @@ def _epsilon_of(mass: Array, first: int, interval: float, delta: float) -> float
     sums = np.append(np.cumsum(mass[::-1])[::-1], 0.0)
 
     def rest(place: int) -> tuple[float, float]:
-        """Of the losses above a bucket: their probability, and that times e^-(loss - bucket)."""
+        """Return the probability of the losses above a bucket, and their probability with weights e^-(loss -
+        bucket)."""
         above = mass[place + 1 :]
         near = above[:most]  # what lies further off has no weight; leaving it out makes epsilon larger
         return float(sums[place + 1]), float(near @ weights[: len(near)])

@@ -137,7 +137,8 @@ def _is_entry(entry: Any) -> bool:
 
 @dataclass
 class Source:
-    """What was read: filters, facts as they are named in :class:`harness.claims.answers.Facts`, unknown classes.
+    """Content of what was read: filters, facts as they are named in :class:`harness.claims.answers.Facts`, unknown
+    classes.
 
     Attributes:
         keys: of facts that are counted: the file and the key that say them, whatever they say.

@@ -362,12 +362,13 @@ def _fixed_batches(answer: Answer, arguments: Arguments, facts: Facts, delta: fl
 
 
 def _uses(rate: float, steps: int) -> int:
-    """How many of so many batches of a fixed partition one example is in at most, but for floating point."""
+    """Return how many of so many batches of a fixed partition contain one example at most, but for floating point."""
     return math.ceil(steps * rate * (1 - 1e-12))
 
 
 def _uses_anew(rate: float, steps: int, rounds: int, alike: bool) -> int:
-    """The same of steps in so many rounds, each of which begins a new partition; ``alike``: all have as many steps.
+    """Return how many batches contain one example at most, of ``steps`` in so many rounds. Each round begins a new
+    partition; ``alike``: all rounds have as many steps.
 
     The sum of all rounds' shares, each rounded up, is below the share of all steps and one for each round.
     """

@@ -29,7 +29,7 @@ class Stream(TextIOWrapper):
 
     @property
     def unfiltered(self) -> "Unfiltered":
-        """The same stream without its filter, for whoever has one already."""
+        """Stream without its filter, for a caller that has a filter already."""
         return Unfiltered(self)
 
 

@@ -223,7 +223,7 @@ def _parsed(command: Any, arguments: list[str]) -> Any:
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Around what --resume goes on with; stopped by hand in there, a command says so."""
+    """Turn a stop by hand inside this context into a message that --resume goes on with the work."""
     try:
         yield
     except KeyboardInterrupt as stop:

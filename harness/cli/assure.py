@@ -79,7 +79,7 @@ def _date(words: str) -> str:
 
 
 def _page_of(out: Path) -> Path:
-    """Where the page goes: to ``out``, or beside a PDF. Raises UsageError where nothing can be written there."""
+    """Return where the page goes: to ``out``, or beside a PDF. Raises UsageError where nothing can be written there."""
     if os.path.isdir(out):
         raise UsageError(f"{str(out)!r} is a folder; name a file with --out, such as {str(out / 'assurance.html')!r}")
     kind = out.suffix.lower()

@@ -189,7 +189,8 @@ def _table(rows: list[Row]) -> Iterator[str]:
 
 
 def _paragraphs(rows: list[Row]) -> Iterator[str]:
-    """The same for a narrow terminal: a paragraph for each row."""
+    """Yield the rows as text for a narrow terminal: a paragraph for each row, and below each filter what must be known
+    to read it."""
     for group, below in _groups(rows):
         for row in group:
             defense, acts, unit, relation, view, claimed, proven, over, why = _cells(row)

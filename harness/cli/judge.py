@@ -214,7 +214,8 @@ def _require_none(mode: str, given: Mapping[str, object]) -> None:
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked of captures: attacks by name, what is public, and in how much time (``most`` seconds)."""
+    """Request for attacks on captures: attacks by name, what is public, and the most time that they may take (``most``
+    seconds)."""
 
     attacks: Sequence[str]
     public: str
@@ -238,11 +239,11 @@ class Asked:
         return [*groups, *companions(groups, split, self.root)], split
 
     def shares(self, groups: Sequence[Group], split: PublicSplit | None, jobs: int) -> list[Share]:
-        """How much of each attack runs."""
+        """Return how much of each attack runs."""
         return shares_of(efforts_of(groups, split, self.root, self.chunk, jobs), self.most, self.root, self.began)
 
     def lines(self, found: Sequence[Capture], jobs: int | None, threads: int | None) -> list[Line]:
-        """The same in words, for who only plans."""
+        """Return in words how much of each attack runs, for a command that only plans."""
         groups, split = self.groups(found)
         return lines_of(self.shares(groups, split, _jobs_of(groups, jobs, threads)[0]))
 
@@ -300,7 +301,7 @@ def judge_membership(
 
 
 class _Finding(Protocol):
-    """What a test of captures or files found."""
+    """Findings of a test of captures or files."""
 
     def record(self) -> dict[str, Any]: ...
 

@@ -37,7 +37,8 @@ def list_command(
 
 
 def _rows(section: str) -> list[Row]:
-    """From the file of our own names, whose import takes seconds; only where other packages add some, from all."""
+    """Return the rows from the file of our own names, since their import takes seconds. Only where other packages add
+    names, the rows come from the import of all."""
     if entry_points(group=f"harness.{section}"):
         from harness.cli.catalogue import rows_of
 

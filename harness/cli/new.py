@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z]([A-Za-z0-9_]*[A-Za-z0-9])?")
 
 
 class Kind(StrEnum):
-    """What can be started."""
+    """Kind of package that can be started."""
 
     ATTACK = "attack"
     DEFENSE = "defense"

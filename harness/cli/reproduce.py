@@ -131,7 +131,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Which one it is."""
+        """Name of the shard."""
         return str(self.shard)
 
     @property

@@ -66,7 +66,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 def _serve(folder: Path, port: int) -> None:
-    """On the loopback address only. Raises UsageError where the port is taken."""
+    """Serve a folder on the loopback address only. Raises UsageError where the port is taken."""
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Quiet, directory=str(folder)))
     except OSError as error:

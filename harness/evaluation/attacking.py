@@ -98,7 +98,8 @@ def attack_scene(
 def _of_clients(
     record: AttackRecord, attack: Attack, observation: Observation, drawn: Tensor, chunk: int
 ) -> AttackRecord:
-    """The same of all that clients hold, of whose rounds it is; an image came back when it first did in any round."""
+    """Return the record of all that clients hold, from the record of their rounds. An image came back when it first did
+    in any round."""
     assert observation.client is not None
     made = pooled(attack, observation, record.reconstruction, chunk)
     tau = torch.full((len(drawn), observation.client[1]), attack.max_iterations).to(record.tau)
@@ -127,7 +128,7 @@ def _attacked(
 
 
 def at_once(attack: Attack, observation: Observation, chunk: int, settings: CellSettings) -> int:
-    """How many rows to attack together: ``chunk``, or as many as fit into memory."""
+    """Return how many rows to attack together: ``chunk``, or as many as fit into memory."""
     model, victims = observation.model, victims_together(attack, observation, chunk)
     pixels, asked = observation.examples * math.prod(model.image_shape), victims * attack.starts
     # To measure as many as are attacked together takes as much memory as the attack, and often as long.

@@ -24,7 +24,7 @@ _EXACT = 1e-4
 
 @dataclass(frozen=True)
 class Separated:
-    """What sums tell of N clients.
+    """Updates of N clients, as far as sums tell them.
 
     Attributes:
         updates: (N, P) float64, of least length among those that fit the sums best.
@@ -98,7 +98,7 @@ def separated(sums: Tensor, part: Tensor) -> Separated:
 
 @dataclass(frozen=True)
 class Recovered:
-    """What the sums of a cell told of its clients (V,).
+    """Clients (V,) of a cell, as far as its sums tell them.
 
     Attributes:
         determined: whose update the sums leave no choice of.
@@ -112,7 +112,8 @@ class Recovered:
 
     @property
     def doubt(self) -> str | None:
-        """Why who fails on these updates has not failed on the sums: they are not those that were sent."""
+        """Reason why an attack that fails on these updates has not failed on the sums: the updates are not those that
+        were sent. None where they are."""
         if float(self.error.max()) <= _EXACT:
             return None
         return (
@@ -130,7 +131,8 @@ class Recovered:
 
 
 def cohorts_of(settings: CellSettings) -> Tensor:
-    """Which clients of each federation take part in each round, at random: (F, R, K) of a federation's V / F."""
+    """Draw at random which clients of each federation take part in each round: (F, R, K), of a federation's V / F
+    clients."""
     numbers = range(settings.round, settings.round + settings.rounds_seen)
     each = settings.in_round(0).together
     return torch.stack([
@@ -179,7 +181,8 @@ def told_by_sums(sums: Tensor, part: Tensor, sent: Tensor) -> tuple[Tensor, Reco
 
 
 def not_followed(defense: str) -> UsageError:
-    """Why single updates are not told: there is noise in the sums, of which nobody says what it becomes in them."""
+    """Return the error that single updates are not told. There is noise in the sums, and nobody says what it becomes in
+    single updates."""
     return UsageError(
         f"what defense {defense!r} adds or leaves out is not followed from sums into single updates; leave --same-data "
         "out"

@@ -22,7 +22,7 @@ _STILL = "no optimizer step was taken"
 
 
 def smaller(settings: CellSettings, **changes: object) -> CellSettings:
-    """The same cell at the size of a control run, with some settings changed."""
+    """Return the same cell at the size of a control run, with some settings changed."""
     # The clients behind sums are those of a federation, all of which take part.
     victims = settings.victims if settings.separates else min(settings.victims, CONTROL_VICTIMS)
     return settings.model_copy(update={"victims": victims, "seeds": settings.seeds[:1], **changes})
@@ -43,7 +43,8 @@ def positive_control(settings: CellSettings) -> CellSettings:
 
 
 def without_noise(settings: CellSettings) -> CellSettings:
-    """The same place at the size of a control run without noise; equal to it where it shows none."""
+    """Return the place of a cell at the size of a control run without noise. The result is equal to the place where the
+    place shows no noise."""
     return smaller(settings, noise_scale=0.0)
 
 
@@ -65,7 +66,7 @@ def high_noise_control(settings: CellSettings, times: float = 100.0, hidden: boo
 
 
 def hiding_factor(quiet: Observation, noisy: Observation) -> float:
-    """How many times its noise leaves nothing to anybody: a hundred, and more where the noise is weak.
+    """Return the factor of the noise that leaves nothing to anybody: a hundred, and more where the noise is weak.
 
     The best that anyone can tell two gradients apart is by their difference over the noise's deviation: here at most
     2/50 of it is left.
@@ -88,7 +89,8 @@ def is_hidden_by_more(noisy: Observation, attack: Attacker) -> bool:
 
 
 def blind_control(settings: CellSettings) -> CellSettings | None:
-    """The same victims guessed from public data alone, without a gradient; None for who makes no use of public data.
+    """Return the cell whose victims are guessed from public data alone, without a gradient. None for an attack that
+    makes no use of public data.
 
     It costs next to nothing, so that all victims of the cell are guessed.
     """
@@ -100,7 +102,7 @@ def blind_control(settings: CellSettings) -> CellSettings | None:
 
 
 def with_other_key(settings: CellSettings) -> CellSettings:
-    """The same settings with other random keys, to confirm a failed negative control."""
+    """Return the settings with other random keys, to confirm a failed negative control."""
     return settings.model_copy(update={"seeds": tuple(seed + 1_000_003 for seed in settings.seeds)})
 
 

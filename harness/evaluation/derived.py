@@ -79,7 +79,7 @@ _SEEN = {"prior", "batch_norm"}
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with a verdict, in one line.
+    """Fault of a verdict, in one line.
 
     ``kind``: it ``differs`` from what its victims say; it is ``outdated``, made by another version whose rules said
     otherwise; or it is ``unchecked``, since its victims are not all there.
@@ -273,7 +273,7 @@ _NOTHING: dict[str, Any] = {
 def _differences(
     cell: CellResult, fields: Mapping[str, Any], source: str, but: Collection[str] = (), within: float = _ROUNDING
 ) -> Iterator[str]:  # fmt: skip
-    """Where the fields of a cell are not these, with what is written and what follows.
+    """Yield where the fields of a cell are not these, with what is written and what follows.
 
     Args:
         but: names that are left out.
@@ -432,7 +432,7 @@ def _of_draws(settings: Facts | None) -> tuple[str, ...]:
 
 
 def _of_ranks(cell: CellResult, ranking: Ranking) -> Iterator[str]:
-    """Of victims of one image each, a p-value that their ranks cannot have."""
+    """Yield a line for a p-value that the ranks of victims of one image each cannot have."""
     told = ranking.sizes > 1
     if ranking.sizes.shape[1] > 1 or not told.any():
         return

@@ -48,7 +48,7 @@ class IdentityScores:
 
     @property
     def identified(self) -> Identified:
-        """How well truths are told among look-alikes."""
+        """Measure of how well truths are told among look-alikes."""
         return identified_of(self.ranking.first, self.ranking.sizes, self.ranking.lineup, self.clusters, self.groups)
 
     @property
@@ -63,7 +63,7 @@ class IdentityScores:
 
     @property
     def brings_back(self) -> bool:
-        """It reconstructs nothing."""
+        """Return False, since nothing is reconstructed."""
         return False
 
     def verdict(self, controls: Iterable[Control]) -> Verdict:
@@ -131,7 +131,7 @@ def identify_scene(
 
 
 def _at_once(attack: Identifier, seen: Observation, images: Tensor, settings: CellSettings, chunk: int) -> int:
-    """How many pairs of a row and a candidate to compare together: ``chunk``, or as many as fit into memory."""
+    """Return how many pairs of a row and a candidate to compare together: ``chunk``, or as many as fit into memory."""
     if is_small(chunk, seen.model.layout.total, images[0].numel(), settings.device):
         return chunk
     first = seen.take(torch.tensor([0], device=seen.target.device))
@@ -165,8 +165,8 @@ class _Lineups:
         return (self._told(self._seen(question.victims), question) for question in questions)
 
     def _victim_by_victim(self, questions: Sequence[Question]) -> list[NDArray[np.float64]]:
-        """The same where an attack works out for each victim what serves all classes, and keeps it while ``seen`` is
-        held: one victim's at a time."""
+        """Return the distances for each question, one victim at a time. The attack works out for each victim what
+        serves all classes, and keeps it while ``seen`` is held."""
         found = [np.empty((len(question.victims), len(question.items))) for question in questions]
         for victim in sorted({victim for question in questions for victim in question.victims.tolist()}):
             seen = self._seen(alone := np.array([victim]))
@@ -182,7 +182,7 @@ class _Lineups:
         return self._observation.take(self._rows(victims).to(self._observation.target.device))
 
     def _told(self, seen: Observation, question: Question) -> NDArray[np.float64]:
-        """How far each item (V, P) is from each victim; what is the most probable of all is kept."""
+        """Return how far each item (V, P) is from each victim, and keep the most probable candidate of all."""
         victims, items, label = question
         order = np.random.default_rng(derive_seed("candidates", self._seed, label)).permutation(len(items))
         chosen, rows = torch.from_numpy(items[order]), self._rows(victims)

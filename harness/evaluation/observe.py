@@ -44,7 +44,7 @@ _PLAYERS = {"attack", "attack_args", "suite", "engine", "victims", "seeds", "noi
 
 
 class Reader(Protocol):
-    """What the adversary makes of some victims' round."""
+    """Function that gives what the adversary makes of some victims' round."""
 
     def __call__(
         self, model: RowModel, weights: Tensor, truth: Victims, part: slice, keys: list[Key], settings: CellSettings
@@ -127,7 +127,7 @@ class Scene:
 
     @property
     def doubt(self) -> str | None:
-        """Why no attack that fails here says anything; None where it does."""
+        """Reason why no attack that fails here says anything; None where a failure says something."""
         return self.recovered and self.recovered.doubt
 
     @property
@@ -149,7 +149,7 @@ class Scene:
         return groups_of(np.concatenate([indices, own[:, None]], 1))
 
     def first(self, count: int) -> "Scene":
-        """The same of its first ``count`` victims."""
+        """Return the scene of its first ``count`` victims."""
         rows = count * (self.observation.rows // len(self.truth.labels))
         observation = self.observation.take(torch.arange(rows, device=self.observation.target.device))
         truth = Victims(self.truth.images[:count], self.truth.labels[:count], self.truth.indices[:count])
@@ -169,7 +169,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class DataSplit:
-    """What is private, what is public, and the prior that it gives; None where nothing is public."""
+    """Data that are private, data that are public, and the prior that these give; None where nothing is public."""
 
     private: Dataset
     prior: Prior | None
@@ -205,7 +205,7 @@ class Stage:
         return self._unlabelled.setdefault((name, words), found.unlabelled())
 
     def fixed(self, reason: str) -> str:
-        """Why a cell is impossible, in words of who asked for it."""
+        """Return why a cell is impossible, in words for the caller that asked for it."""
         return reason
 
     def own_sources(self, settings: CellSettings) -> dict[str, str]:
@@ -365,11 +365,11 @@ class Stage:
         return moved(model, weights, truth, keys, settings, others, self.chunk, remembered)
 
     def drawn(self, settings: CellSettings, keys: list[Key]) -> Tensor:
-        """Which of its examples a client takes in each round, where it draws them; see :attr:`Scene.drawn`."""
+        """Return which of its examples a client takes in each round, where it draws them; see :attr:`Scene.drawn`."""
         return drawn(settings, keys)
 
     def choose(self, dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
-        """Who is attacked."""
+        """Choose the victims that are attacked."""
         return _select(dataset, rows, settings)
 
     def tampering(self, settings: CellSettings) -> Tamper | None:
@@ -418,7 +418,7 @@ class Stage:
     def _at_once(
         self, most: int, read: Callable[[slice], Reading], model: RowModel, truth: Victims, settings: CellSettings
     ) -> int:
-        """How many victims to read together: as many as were asked for, or fit into memory."""
+        """Return how many victims to read together: as many as were asked for, or as many as fit into memory."""
         pixels, together = truth.images[0].numel(), settings.together
         if is_small(most * together, model.layout.total, pixels // together, settings.device):
             return most
@@ -487,7 +487,7 @@ def _select(dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
 
 
 def placed(own: Tensor, settings: CellSettings) -> Tensor:
-    """Which of some clients' examples are in each place of their local steps.
+    """Return which of some clients' examples are in each place of their local steps.
 
     The first pass takes them as they are, every other one in a new order. A smaller last batch fills its places by
     turns.

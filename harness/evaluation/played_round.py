@@ -101,7 +101,7 @@ class PlayedRound:
 
     @cached_property
     def _running(self) -> list[RunningStatistics]:
-        """Of every look so far."""
+        """Running statistics of every look so far."""
         return []
 
     def _read(self, context: RoundContext) -> Tensor:
@@ -140,7 +140,7 @@ class PlayedRound:
 
 
 class HasLayout(Protocol):
-    """What has parameters in an order of its own."""
+    """Object with parameters in an order of its own."""
 
     @property
     def layout(self) -> Layout:
@@ -151,7 +151,7 @@ class HasLayout(Protocol):
 def round_context(
     settings: CellSettings, model: HasLayout, keys: tuple[Key, ...], server: State, clients: tuple[int, ...] = ()
 ) -> RoundContext:
-    """Where in training the round of a cell is played, by clients of these keys."""
+    """Return where in training the round of a cell is played, by clients of these keys."""
     return RoundContext(
         settings.round, 0, settings.learning_rate, settings.cohort(), model.layout, keys, settings.noise_scale,
         server=server, clients=clients,

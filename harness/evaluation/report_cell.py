@@ -60,7 +60,8 @@ _BLIND_TO_LABELS = "label inference at chance; --labels known shows what comes b
 
 
 def flags_of(scored: Scored, controls: Sequence[Control]) -> list[str]:
-    """Why the attack was not fit there, a sentence for each reason; a verdict of a suite looks at them."""
+    """Return why the attack was not fit there, a sentence for each reason. A verdict of a suite looks at these
+    sentences."""
     failed = [check for check in controls if check.kind == "positive" and not check.held]
     flags = [f"positive control failed: {check.detail or check.name}" for check in failed]
     if isinstance(scored.scores, Scores):
@@ -244,7 +245,7 @@ def bound_of(scored: Scored) -> Bound:
 
 
 def limit_of(settings: CellSettings, scene: Scene) -> Limit | NoLimit:
-    """How much any attacker can win in a cell, its repeated looks and the model's own training counted."""
+    """Return how much any attacker can win in a cell, its repeated looks and the model's own training counted."""
     model, indices = scene.observation.model.of_one_round, scene.truth.indices
     if uncovered := scene.uncovered:
         return NoLimit(uncovered)

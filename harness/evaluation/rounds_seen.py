@@ -69,7 +69,8 @@ _ONE_STEP = {"local_steps": 1, "epochs": 1, "client_examples": None, "update_mod
 
 
 def _published(settings: CellSettings) -> CellSettings:
-    """The same round as the server applies it. Where a local step is read, its batch is all that a client has."""
+    """Return the settings of the same round as the server applies it. Where a local step is read, its batch is all that
+    a client has."""
     changes = {} if settings.tap.of_update else _ONE_STEP
     return settings.model_copy(update={"tap": Tap.PUBLISHED, "observations": 1, **changes})
 
@@ -84,7 +85,7 @@ def _own_round(truth: Victims, rows: slice, clients: int) -> tuple[Tensor, Tenso
 def _cohort(
     truth: Victims, rows: slice, keys: Sequence[Key], settings: CellSettings, others: Dataset
 ) -> tuple[Tensor, Tensor]:
-    """The same of each victim and the other clients of its round."""
+    """Return images (V * K, n, ...) and labels (V * K, n) of each victim and the other clients of its round."""
     images, labels, beside = truth.images[rows], truth.labels[rows], settings.clients_per_round - 1
     drawn = [
         _apart(own.unique().cpu(), len(others.labels), beside * images.shape[1], (*key, settings.round))
@@ -110,7 +111,8 @@ def _apart(own: Tensor, size: int, count: int, key: tuple[int | str, ...]) -> Te
 
 
 def drawn(settings: CellSettings, keys: Sequence[Key]) -> Tensor:
-    """Which of its examples each client takes in each round that is seen: (V, T, b), different ones within a round."""
+    """Draw which of its examples each client takes in each round that is seen: (V, T, b), different ones within a
+    round."""
     held, first = settings.distinct, settings.round
     rounds = range(first, first + settings.rounds_seen)
     orders = [[torch.randperm(held, generator=generator("drawn", *key, number)) for number in rounds] for key in keys]
@@ -255,7 +257,7 @@ def _whitening(rounds: Sequence[Noise]) -> Tensor:
 
 
 def _carrying(rounds: Sequence[Chosen | None]) -> Chosen | None:
-    """Which coordinates carry anything, of every round; None where that is not known of all alike."""
+    """Return which coordinates carry anything, of every round; None where that is not known of all rounds alike."""
     first = rounds[0]
     if first is None or any(one != first for one in rounds):
         return None

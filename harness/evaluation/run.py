@@ -286,8 +286,8 @@ class Run:
         self._declared.add(place)
 
     def _unplayed(self, settings: CellSettings, cell: CellResult) -> list[str]:
-        """Why an attacker that knows the defense does not, and finds nothing: no attacker plays research code that does
-        more than to add noise, and says of nothing else what it is."""
+        """Return why an attacker that should know the defense does not know it, and finds nothing. No attacker plays
+        research code that does more than add noise, and says of nothing else what it is."""
         found = cell.verdict == "leaks" or (cell.identified is not None and cell.identified.identifies)
         bare = positive_control(settings)
         measured = self.stage.plays and settings.build_defense().measured
@@ -333,7 +333,7 @@ class Run:
 
 
 def _as_control(settings: CellSettings) -> CellSettings:
-    """It is the same for an attack that was named itself."""
+    """Return the settings of a control. It is the same control for an attack that was named itself."""
     return settings.model_copy(update={"suite": None})
 
 

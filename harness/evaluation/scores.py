@@ -209,7 +209,8 @@ def score(
 
 
 def _labels_inferred(scene: Scene, labels: Tensor, looks: Reconstruction | None, seed: int) -> LabelInference:
-    """How well labels (V, n) are inferred; where rounds were pooled, those of each round: a pool may lack some."""
+    """Return how well labels (V, n) are inferred. Where rounds were pooled, those of each round count, since a pool may
+    lack some."""
     truth, groups = scene.truth.labels, scene.groups
     if looks is not None and scene.drawn is not None:
         rounds = scene.drawn.shape[1]

@@ -23,7 +23,7 @@ from harness.tampering import Tamper
 
 @dataclass(frozen=True, eq=False)
 class Sent:
-    """What is sent to whom: nothing of it depends on private data.
+    """Weights that a server sends to each client. Nothing of them depends on private data.
 
     ``public``: images (n, C, H, W) of the same kind as the victims', none of them theirs.
     """
@@ -36,7 +36,7 @@ class Sent:
         return self.tamper.send(model, weights, self.public.to(weights), 0)
 
     def to_all(self, model: RowModel, weights: Tensor, clients: int) -> Tensor:
-        """The same for all clients of each round (N * K, P), one round after another; ``clients`` is K."""
+        """Return the weights (N * K, P) for all clients of each round, one round after another; ``clients`` is K."""
         public = self.public.to(weights)
         each = [self.tamper.send(model, weights, public, client) for client in range(clients)]
         return torch.stack(each, 1).flatten(0, 1)
@@ -116,7 +116,7 @@ def _named(model: RowModel, flat: Tensor) -> dict[str, Tensor]:
 
 
 def _gradients(model: RowModel, weights: Tensor, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Of the mean loss of each client's batch, without any defense; one client after another."""
+    """Return the gradients of the mean loss of each client's batch, without any defense; one client after another."""
     rows = [
         _named(model, model.gradient(weights[row].expand(2, -1), images[row].expand(2, *images.shape[1:]),
                                      labels[row].expand(2, -1)))

@@ -96,7 +96,7 @@ class RunForecast:
 
     @contextmanager
     def over(self, cells: Sequence[CellSettings], at_hand: Callable[[CellSettings], bool]) -> Iterator[None]:
-        """Around a run of these cells; those that an earlier run left at hand are done at once."""
+        """Watch a run of these cells. Cells that an earlier run left at hand are done at once."""
         known = {cell.model_dump_json(): cell for cell in cells}
         self._waiting = {name: cell for name, cell in known.items() if not at_hand(cell)}
         self.total, self._count = len(known), len(known) - len(self._waiting)
@@ -105,7 +105,7 @@ class RunForecast:
 
     @contextmanager
     def at(self, settings: CellSettings, control: str | None) -> Iterator[None]:
-        """Around all that one cell, or one control of it, takes."""
+        """Watch all that one cell, or one control of it, takes."""
         self._begun.add(_name(settings, control))
         if control is None:
             fresh = self._waiting.pop(settings.model_dump_json(), None) is not None or self.total is None
@@ -219,11 +219,12 @@ class AttackForecast:
         return parts
 
     def wait(self) -> None:
-        """This process's share is done, and others are not."""
+        """Show that this process's share is done and that others are not."""
         self._bar.under_way(0.0, "the other processes are not done yet")
 
     def take_over(self, rows: int, observer: AttackRecorder | None) -> None:
-        """This process attacks another's share after all, which had been counted as far as its own."""
+        """Note that this process attacks another's share after all. That share had been counted as far as this
+        process's own."""
         self._observer, self._processes = observer, 1
         self._done -= rows
         self._bar.advance(-rows)
@@ -263,7 +264,7 @@ class AttackForecast:
             self._look_ahead(iteration)
 
     def _share(self) -> float:
-        """Of all iterations, those that are done."""
+        """Return the share of all iterations that are done."""
         waiting = max((self._rows - self._done) * self._attack.starts - self._together, 0)
         ahead = self._going * self._remaining.ahead(self._iteration) + waiting * self._remaining.ahead()
         return self._remaining.spent / (self._remaining.spent + ahead)

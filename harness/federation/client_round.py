@@ -18,7 +18,7 @@ from harness.federation.taps import Tap
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """Where N clients came in their local steps.
+    """Result of the local steps of N clients.
 
     Attributes:
         mean_step: (N, P), mean of the local steps' directions, as the defense made them.

@@ -452,5 +452,5 @@ def _without_smallest(vectors: Tensor, share: float) -> Tensor:
 
 
 def _lost(size: int, share: float) -> int:
-    """How many coordinates of a group go at least."""
+    """Return how many coordinates of a group are left out at least."""
     return int(share * size + 1e-9)

@@ -75,7 +75,7 @@ def _none(added: Tensor, level: Tensor, least: Tensor) -> str | None:
 
 
 def _off(added: Tensor, level: Tensor, least: Tensor, quiet: Observation, noisy: Observation) -> str | None:
-    """How noise (R, P) differs from its level and law."""
+    """Return how noise (R, P) differs from its level and law; None where it does not."""
     assert noisy.noise is not None
     there = noisy.target != 0 if noisy.sparse else torch.ones_like(added, dtype=torch.bool)
     if (added[there & (level == 0)].abs() > least).any():
@@ -98,7 +98,8 @@ def _off(added: Tensor, level: Tensor, least: Tensor, quiet: Observation, noisy:
 
 
 def _variance_of_squares(scaled: Tensor, law: Law) -> float:
-    """Of numbers of variance 1; on a grid with steps of g it is g^2 more, since all may be 0 but a few of g."""
+    """Return the variance of the squares of numbers of variance 1. On a grid with steps of g it is g^2 more, since all
+    numbers may be 0 but a few of g."""
     steps = scaled[scaled != 0].abs() if law in ON_A_GRID else scaled[:0]
     return _OF_SQUARES.get(law, _NORMAL) + (float(steps.min()) ** 2 if len(steps) else 0.0)
 
@@ -176,7 +177,8 @@ def law_p_value(added: Tensor, declared: Noise, there: Tensor, layout: Layout) -
 
 
 def distance_from_law(values: Tensor, law: Law) -> tuple[float, float]:
-    """How far numbers (N,) lie from a law of variance 1, and the chance that its own lie as far, or farther.
+    """Return how far numbers (N,) lie from a law of variance 1, and the chance that the law's own numbers lie as far,
+    or farther.
 
     The distance is that of Kolmogorov and Smirnov, between the shares of numbers below a value and the law's. Laws on a
     grid are compared with the Gaussian that they come close to, and the share of the most frequent value is no part of

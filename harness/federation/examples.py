@@ -49,7 +49,7 @@ GradientSource = Callable[[int, Tensor], ExampleGradients]
 
 
 class Network(Protocol):
-    """What an operation may call of the clients' network."""
+    """Part of the clients' network that an operation may call."""
 
     @property
     def layout(self) -> Layout:
@@ -63,7 +63,7 @@ class Network(Protocol):
 
 @dataclass(frozen=True)
 class NetworkBatch:
-    """What N clients compute a local step from.
+    """Input of a local step of N clients.
 
     Attributes:
         network: the function. weights: (N, P), before the step.

@@ -116,7 +116,7 @@ def _scoped(context: RoundContext, name: str) -> RoundContext:
 def carrying(
     defense: Defense, tap: Tap, context: RoundContext, noise: Noise | None, steps: int = 1, looks: int = 1
 ) -> Chosen | None:
-    """Which coordinates carry anything but noise, where noise covers that the others were left out.
+    """Return which coordinates carry anything but noise, where noise covers that the others were left out.
 
     None where nothing is left out, where nothing says which, and where no noise came after. Noise that came before has
     no level that anybody knows (:func:`noise_at`).
@@ -146,7 +146,8 @@ def carrying(
 
 
 def _before_clips(chosen: Chosen, place: int, defense: Defense, tap: Tap, context: RoundContext) -> Chosen:
-    """The same, with what is known of clips of the update that come after the choice of the part at a place."""
+    """Return the chosen coordinates with what is known of clips of the update that come after the choice of the part at
+    a place."""
     after = []
     for number, (name, part) in enumerate(defense.chain()):
         scoped = context.part(name) if name else context

@@ -106,7 +106,7 @@ class Memory:
         self, saved: dict[str, dict[str, Tensor]], server: Mapping[str, Remembered],
         clients: Mapping[str, Remembered], parameters: int,
     ) -> str | None:  # fmt: skip
-        """Why what :meth:`tensors` once gave is no memory of a run after its first round; None where it is."""
+        """Return why what :meth:`tensors` once gave is no memory of a run after its first round; None where it is."""
         if problem := memory_problem(saved["server"], server, parameters):
             return f"{problem} (of the server)"
         for name, rows in saved["clients"].items():
@@ -190,12 +190,12 @@ class RoundVariates:
     moving: bool = True
 
     def of(self, clients: Sequence[int]) -> "RoundVariates":
-        """The same for some clients, by number modulo N."""
+        """Return the variates for some clients, by number modulo N."""
         rows = torch.tensor([client % len(self.clients) for client in clients])
         return RoundVariates(self.server, self.clients[rows], self.moving)
 
     def to(self, like: Tensor) -> "RoundVariates":
-        """The same on the device and in the precision of ``like``."""
+        """Return the variates on the device and in the precision of ``like``."""
         return RoundVariates(self.server.to(like), self.clients.to(like), self.moving)
 
     @property
@@ -204,7 +204,8 @@ class RoundVariates:
         return self.server - self.clients
 
     def followed(self, directions: Tensor, steps: int) -> Tensor:
-        """Where clients went (N, P) in ``steps`` steps, per learning rate, whose own directions add up to this."""
+        """Return where clients went (N, P) in ``steps`` steps, per learning rate, whose own directions add up to
+        ``directions``."""
         return directions + steps * self.correction if self.moving else torch.zeros_like(directions)
 
     def change(self, mean_step: Tensor) -> Tensor:

@@ -168,7 +168,7 @@ def statements_of(flow: Flow, parts: Sequence[str], facts: PrivacyFacts) -> list
 
 
 def finished_of(flow: Flow, parts: Sequence[str], facts: PrivacyFacts) -> str | None:
-    """Why training must stop before the round that ``facts.cohort.rounds`` would include; None to go on."""
+    """Return why training must stop before the round that ``facts.cohort.rounds`` would include; None to go on."""
     claims = claims_of(flow, parts)
     for claim in claims:
         # By the same facts as its statements: what is kept before it takes its sampling away.
@@ -275,7 +275,7 @@ def _and(names: Sequence[str]) -> str:
 
 
 def why_unbounded(operations: Sequence[Operation], hook: Hook) -> str | None:
-    """Why a clip does not bound what the noise of a stage hides; None where it does, or there is none.
+    """Return why a clip does not bound what the noise of a stage hides; None where it does, or where there is no noise.
 
     Args:
         operations: all, of one defense. hook: the stage.

@@ -130,5 +130,5 @@ def limit_of(noise: Noise | None, clipping: Clipping | None, unit: float, contex
 
 
 def height(limit: Limit | NoLimit) -> float:
-    """How much a limit allows, to compare limits of different families."""
+    """Return how much a limit allows, to compare limits of different families."""
     return limit.ceiling(_TYPICAL) if isinstance(limit, Limit) else 2.0

@@ -19,7 +19,7 @@ class Recorder:
         """A local step of N clients: what went into it and what the defense made of it."""
 
     def read(self, tap: Tap, values: Tensor) -> None:
-        """What a tap after the local steps shows: (N, P), or one row for the sum of several clients."""
+        """Take in what a tap after the local steps shows: (N, P), or one row for the sum of several clients."""
 
     def reads(self, tap: Tap) -> bool:
         """Return whether it makes anything of that tap."""

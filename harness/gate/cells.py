@@ -206,7 +206,8 @@ def _victims(cells: Iterable[StoredCell]) -> dict[str, Victim]:
 
 
 def _own_data(stored: StoredCell) -> str:
-    """Which content the user's own data had: the example at a place of other content may be another one."""
+    """Return a mark of the content that the user's own data had. The example at a place of other content may be another
+    one."""
     digests = (stored.settings.get(name) for name in ("dataset_file", "dataset_source"))
     return "".join(f"{str(digest)[:_MARK]} " for digest in digests if digest)
 

@@ -61,7 +61,7 @@ def two_sample_test(old: Values, new: Values) -> PValues:
 
 
 def _permutation_test(values: Values, chosen: NDArray[np.uint8], kind: str) -> PValues:
-    """Where the sum of the ``chosen`` values stands among those of random signs or of shuffled samples."""
+    """Return where the sum of the ``chosen`` values stands among those of random signs or of shuffled samples."""
     observed = chosen @ values
     # Sums of the same numbers in another order may differ by rounding: count those as ties.
     tolerance = 1e-6 * np.abs(values).sum() + 1e-12
@@ -166,7 +166,8 @@ def other_versions(there: Any, here: Any) -> list[tuple[str, Any, Any]]:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What two makings of one place may differ by: ``errors`` standard errors of their difference, and a little."""
+    """Amount that two makings of one place may differ by: ``errors`` standard errors of their difference, and a
+    little."""
 
     errors: float
 
@@ -197,7 +198,7 @@ class Tolerance:
         yield from self._share(f"{place}.rate", there and there.rate, here and here.rate, here.n if here else 0)
 
     def _events(self, there: CellResult, here: CellResult) -> Iterator[str]:
-        """What a theorem bounds."""
+        """Yield the differences in the events that a theorem bounds."""
         bounds = (cell.bound.events if cell.bound else [] for cell in (there, here))
         before, after = ({event.event: event for event in events} for events in bounds)
         for name in before.keys() & after.keys():
@@ -235,7 +236,7 @@ class Tolerance:
                 yield from self._share(f"{place}.{name}", *pair, trials)
 
     def _counts(self, there: CellResult, here: CellResult, trials: int) -> Iterator[str]:
-        """How victims ended, as shares of all: each image of a victim, under each seed."""
+        """Yield the differences in how victims ended, as shares of all: each image of a victim, under each seed."""
         before, after = (cell.outcomes.model_dump() for cell in (there, here))
         rows = max(1, sum(after.values()))
         for name, count in after.items():
@@ -277,7 +278,7 @@ def _p_values(place: str, there: float | None, here: float | None) -> Iterator[s
 
 
 def _seen_by_clients(there: CellResult, here: CellResult) -> Iterator[str]:
-    """What they could see of a server that tampers, which hardly anything is drawn for."""
+    """Yield the differences in what clients could see of a server that tampers, which hardly anything is drawn for."""
     before, after = (one.detectable.model_dump() if one.detectable else {} for one in (there, here))
     for name in dict.fromkeys([*before, *after]):
         said, found = before.get(name), after.get(name)
@@ -402,7 +403,7 @@ def _test(old: Values, new: Values, paired: bool) -> PValues:
 
 
 def _counted(old: NDArray[np.float64], new: NDArray[np.float64]) -> PValues:
-    """Of successes of other victims; of shares, where a victim was attacked under several seeds."""
+    """Return the p-values of successes of other victims; of shares, where a victim was attacked under several seeds."""
     counts = all(np.isin(shares, (0.0, 1.0)).all() for shares in (old, new))
     test = fisher_test(int(old.sum()), len(old), int(new.sum()), len(new)) if counts else two_sample_test(old, new)
     # Turned so that "down" means leaking more, as it does for ranks and RMSE.

@@ -181,7 +181,7 @@ _COMPARED_VERSIONS = ("harness", "torch")
 
 @dataclass(frozen=True)
 class Finding:
-    """What is said about one cell; ``p`` is adjusted over the cells, for the direction that ``kind`` names."""
+    """Statement about one cell; ``p`` is adjusted over the cells, for the direction that ``kind`` names."""
 
     kind: Kind
     cell: str

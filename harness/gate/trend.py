@@ -43,7 +43,7 @@ class Trend:
 
     @property
     def span(self) -> float:
-        """How far ASR or mean rank ever moved."""
+        """Largest distance that ASR or mean rank ever moved."""
         columns = ([p.asr for p in self.points], [p.mean_rank for p in self.points])
         known = [[value for value in column if value is not None] for column in columns]
         return max((max(values) - min(values) for values in known if values), default=0.0)
@@ -72,7 +72,7 @@ def trends(paths: Sequence[Path]) -> tuple[list[str], list[Trend], list[str]]:
 
 
 def trends_of(runs: Sequence[Iterable[CellResult]]) -> list[Trend]:
-    """How each cell moved over runs of which the cells are given, widest movement first."""
+    """Return how each cell moved over runs of which the cells are given, widest movement first."""
     counted = [{_identity(cell): cell for cell in cells if _counts(cell)} for cells in runs]
     cells = {key: cell for run in counted for key, cell in run.items()}
     titles = told_apart([(_title(cell), _settings(cell)) for cell in cells.values()])

@@ -101,7 +101,7 @@ class ClientRuns:
         return line
 
     def sizes(self) -> str:
-        """How many examples a client holds."""
+        """Return in words how many examples a client holds."""
         full = ", ".join(f"{count} ({data})" for data, count in EXAMPLES.items())
         if self.request.quick:
             return f"scaled down by --quick: {QUICK_EXAMPLES} examples per client instead of {full}"
@@ -115,7 +115,7 @@ def clipping_bound(document: TrainDocument) -> float:
 
 
 class ClientTables(Lines):
-    """What tables on clients share: their runs, and a row that is trained alone."""
+    """Common part of tables on clients: their runs, and a row that is trained alone."""
 
     def __init__(self, table: Grid, request: Request) -> None:
         super().__init__(table, request)

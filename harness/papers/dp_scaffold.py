@@ -88,7 +88,7 @@ class Federated:
         return replace(plain, dataset=LOWEST) if self.split == "natural" else replace(plain, level=max(SIMILARITIES))
 
     def under(self, method: str) -> "Federated":
-        """The same with the local steps that a method takes."""
+        """Return the experiment with the local steps that a method takes."""
         steps = METHODS[method][1]
         return self if steps is None else replace(self, steps=steps or round(1 / self.data_rate))
 
@@ -142,7 +142,7 @@ _CHUNK = 25
 
 
 class _Measured(BaseModel):
-    """What a file holds; its settings are those that name it."""
+    """Content of a file; its settings are those that name the file."""
 
     accuracy: Annotated[float, Field(ge=0, le=1)]
 
@@ -176,7 +176,7 @@ class StepSizes:
         return self._chosen[place]
 
     def header(self) -> list[str]:
-        """How step sizes were chosen, and which ones."""
+        """Return how step sizes were chosen, and which ones."""
         scale = f"by --quick {len(QUICK_GRID)} values, {QUICK_ROUNDS} rounds; " if self.request.quick else ""
         chosen = ", ".join(f"{method} {one.first:g} ({family})" for (family, method), one in self._chosen.items())
         return [
@@ -244,7 +244,7 @@ class ScaffoldRuns:
         return statistics.fmean(last) if last else None
 
     def header(self) -> list[str]:
-        """Which runs, and how the step size was chosen."""
+        """Return which runs there are, and how the step size was chosen."""
         runs = f"{len(self.seeds)} runs, seeds {list(self.seeds)}"
         scale = f"; by --quick {len(self.seeds)} instead of {RUNS}" if self.request.quick else ""
         return [

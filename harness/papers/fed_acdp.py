@@ -229,7 +229,8 @@ class UnderDecay(_Accounted):
         }  # fmt: skip
 
     def accuracy(self, row: Row) -> Values:
-        """In the same share of our rounds; beside it fixed noise after all of them."""
+        """Return the accuracy after the same share of our rounds, and beside it that of fixed noise after all of
+        them."""
         made = self.of(_method(row["policy"]), row["data"], share=row["filter"] / row["T"])
         fixed = {"cdp": _shown(self.of("Fed-CDP", row["data"])), "acdp": _shown(self.of("Fed-αCDP", row["data"]))}
         return {"accuracy": _shown(made)} | fixed
@@ -275,7 +276,7 @@ class ByAccountant(_Accounted):
         }  # fmt: skip
 
     def accuracy(self, row: Row) -> Values:
-        """In the same share of our rounds; after all of them where the target is never spent."""
+        """Return the accuracy after the same share of our rounds; after all of them where the target is never spent."""
         rounds = row["rounds"]
         spent = rounds / ROUNDS["mnist"] if isinstance(rounds, int) else 1.0
         return {"accuracy": _shown(self.of(_method(row["noise"]), "mnist", share=spent))}

@@ -145,7 +145,7 @@ class FullRuns:
         return self._settings[cell]
 
     def folder(self, settings: TrainSettings) -> Path:
-        """Where the run of these settings lies."""
+        """Return the folder of the run of these settings."""
         return self._trained.folder(settings)
 
     def make(self, cell: Cell) -> None:
@@ -158,7 +158,7 @@ class FullRuns:
                 self._diverged.add(self.folder(settings))
 
     def standings(self, cell: Cell) -> list[Standing]:
-        """How far the cell's runs are."""
+        """Return how far the cell's runs are."""
         if cell in self._over:
             return self._over[cell]
         found = [self._standing(settings) for settings in self.settings(cell)]

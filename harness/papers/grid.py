@@ -50,7 +50,8 @@ class Comparison:
 
     @property
     def summary(self) -> str:
-        """How many cells agree with the paper, or what stands ``against`` ours where its numbers are not known."""
+        """Count of cells that agree with the paper, or with what stands ``against`` ours where its numbers are not
+        known."""
         verdicts = [row["verdict"] for row in self.rows if row["verdict"] != "-"]
         return f"{verdicts.count('agrees')} of {len(verdicts)} cells agree with {self.against}"
 
@@ -138,7 +139,7 @@ class Grid(BaseModel):
 
 
 class Measure(Protocol):
-    """Who makes ours of a grid's rows."""
+    """Maker of our values for a grid's rows."""
 
     def rows(self, printed: list[dict[str, Any]]) -> Iterator[Values]:
         """Yield the values of every printed line with its ``verdict``; deals the work and requires the whole."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Measured:
-    """What training came to.
+    """Result of a training.
 
     Attributes:
         accuracy: on the test part, at the end or after the share of rounds asked for; 0 where training diverged.
@@ -44,7 +44,7 @@ class SeededRuns:
         return f"{self.mean:.3f}{spread}{note}"
 
     def measured(self, rounds: int) -> Measured:
-        """As one number, for orders."""
+        """Return the mean of the runs as one number, for orders."""
         return Measured(self.mean, self.mean <= self.chance, {rounds: self.mean}, rounds)
 
 

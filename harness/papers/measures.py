@@ -41,7 +41,7 @@ RULES: dict[str, Callable[..., bool]] = {
 
 
 class Lines:
-    """What a measure has to say of its data."""
+    """Lines that a measure has to say of its data."""
 
     def __init__(self, table: Grid, request: Request) -> None:
         self.table, self.request = table, request
@@ -212,7 +212,7 @@ class Times(_Timed):
                 yield {"data": group["data"], "method": method} | _ratios(method, ours, paper)
 
     def lines(self, name: str) -> list[str]:
-        """How often an iteration is repeated."""
+        """Return the lines of a name; those of ``repeats`` say how often an iteration is repeated."""
         if name != "repeats":
             return super().lines(name)
         return [

@@ -59,7 +59,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class SecureFederation:
-    """What there is to train on: clients with as many ``examples`` each, and how many examples are ``tested`` on."""
+    """Data to train on: clients with as many ``examples`` each, and how many examples are ``tested`` on."""
 
     dataset: str
     clients: int
@@ -105,7 +105,7 @@ class SeededRuns:
         return _shown(self.accuracies) + note
 
     def best(self) -> str:
-        """The same of each run's best round, as the paper's Figure 2 has it."""
+        """Return mean ± standard error of the accuracies in each run's best round, as the paper's Figure 2 has it."""
         return _shown(
             [max((r.accuracy or 0.0 for r in one.rounds), default=0.0) if one else 0.0 for one in self.documents]
         )

@@ -155,7 +155,7 @@ def judge_sums(request: Request) -> list[dict[str, Any]]:
 
 
 def rounds_of(request: Request, clients: int, attack: str = "loki") -> int:
-    """How many rounds are attacked; ``--victims`` says so itself."""
+    """Return how many rounds are attacked; ``--victims`` sets that number itself."""
     full, quick = OPTIMISED if attack in ITERATIONS else CLOSED_FORM
     return request.victims or max(FEWEST, request.count(full, quick) // clients)
 

@@ -66,7 +66,7 @@ _FOLDERS = ("cells", "reconstructions", "pictures")
 
 @dataclass(frozen=True)
 class RayOptions:
-    """Where the cluster is, and what a task takes of it.
+    """Address of the cluster, and what a task takes of the cluster.
 
     ``address`` as Ray has it: ``auto`` is a cluster that runs already, ``local`` one that is started here for this run.
     ``gpus`` of each task may be a fraction.
@@ -308,7 +308,7 @@ def _attempt(
 
 
 def make_part(cells: list[CellSettings], job: Job, shard: Shard) -> None:
-    """What a job does: the shared controls that nobody makes yet, then its own cells."""
+    """Make what belongs to a job: the shared controls that nobody makes yet, then its own cells."""
     hush()
     use_threads(job.threads)
     share_slurm_node(job.workers)

@@ -95,7 +95,7 @@ def _begin(parent: int, begin: Callable[[], None], places: str | None) -> None:
 
 
 def take_place(places: Path) -> int:
-    """How many processes began before this one and left a file in the folder: of N GPUs each takes the next.
+    """Return how many processes began before this one and left a file in the folder: of N GPUs each takes the next.
 
     Then ``cuda`` means this process's own GPU; ``cuda:1`` is that one for all of them.
     """
@@ -211,7 +211,7 @@ class Processes:
 
     @contextmanager
     def of(self, run: Training) -> Iterator[TrainsChunks]:
-        """Around the rounds of a run; the processes begin with the first chunk and end here."""
+        """Yield what trains the chunks of a run's rounds. The processes begin with the first chunk and end here."""
         workers = _Workers(_Job(run.settings, self.data_root, run.sources, self.threads), self.jobs)
         try:
             yield workers.train
@@ -223,7 +223,7 @@ class Processes:
 
 @dataclass(frozen=True)
 class _Job:
-    """What a process makes the clients' side of a run from."""
+    """Values from which a process makes the clients' side of a run."""
 
     settings: TrainSettings
     data_root: Path

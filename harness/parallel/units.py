@@ -132,7 +132,7 @@ Draw = Callable[[RunFolder, Scored, CellResult], None]
 
 
 class Task(Protocol):
-    """What one worker makes at a time, as :class:`Unit`."""
+    """Work that one worker makes at a time, as :class:`Unit`."""
 
     @property
     def name(self) -> str:
@@ -151,7 +151,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """What every unit of a run is made with.
+    """Options that every unit of a run is made with.
 
     Attributes:
         data_root: where datasets and LPIPS weights lie.
@@ -200,7 +200,7 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """The same in every process that is given the same options."""
+        """Name that is the same in every process that is given the same options."""
         ...
 
 

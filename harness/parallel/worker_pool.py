@@ -43,7 +43,7 @@ from harness.parallel.processes import TENSORS, begin_workers, why_lost
 
 
 class Made(NamedTuple):
-    """What became of a share, and what that took of another process: its processor's seconds, and bytes at the peak."""
+    """Result of a share, and what that took of another process: its processor's seconds, and bytes at the peak."""
 
     reconstruction: Reconstruction
     recorder: AttackRecorder | None
@@ -59,7 +59,7 @@ class Code:
 
     @classmethod
     def of(cls, cells: Sequence[CellSettings]) -> "Code":
-        """As this process has loaded it for cells of one network."""
+        """Return the files as this process has loaded them for cells of one network."""
         return cls(own_files(cells[0].model, *((ATTACKS, cell.attack) for cell in cells)) if cells else {})
 
     @property
@@ -70,7 +70,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Share:
-    """What one process attacks of an observation, so many rows at a time, and which code is to do it."""
+    """Rows of an observation that one process attacks, so many at a time, and the code that is to do it."""
 
     attack: Attack
     observation: Observation
@@ -112,7 +112,7 @@ def can_be_sent(rows: int, weights: int, size: int) -> bool:
 
 
 class WorkerPool:
-    """This process and others, which take an equal share of an attack's victims.
+    """Pool of this process and others, which take an equal share of an attack's victims.
 
     Rows do not need each other, so that results are those of one process with as many threads as each has, to the bit
     wherever they are so under another ``--chunk``. Where one is lost or lacks memory, half as many begin again; what
@@ -141,7 +141,7 @@ class WorkerPool:
     def attack(
         self, attack: Attack, observation: Observation, chunk: int, watched: AttackForecast | None = None
     ) -> Reconstruction:
-        """As :func:`harness.evaluation.attacking.in_one_process`."""
+        """Return what :func:`harness.evaluation.attacking.in_one_process` returns, from all processes of the pool."""
         shares = self._shares(attack, observation)
         if len(shares) == 1:
             return in_one_process(attack, observation, chunk, watched)
@@ -225,7 +225,7 @@ class WorkerPool:
 
 @contextmanager
 def worker_pool(processes: int, threads: int | None = 1, cells: Sequence[CellSettings] = ()) -> Iterator[WorkerPool]:
-    """Around all that a pool of workers does; whatever ends it early ends the others too.
+    """Yield a pool of workers. Whatever ends the context early ends the other processes too.
 
     Args:
         processes: of which this is one; alone, it attacks as if there were no pool.
@@ -276,8 +276,8 @@ def is_one_group(cells: Sequence[CellSettings], settles: bool = False) -> bool:
 
 
 def suitable_jobs(cells: Sequence[CellSettings], stage: Stage, settles: bool = False) -> int:
-    """As many processes as this machine has cores and the run has groups of cells, or victims; one where they would
-    not pay.
+    """Return how many processes suit the run: as many as this machine has cores and the run has groups of cells, or
+    victims. One where several would not pay.
 
     With two cores two processes of one thread take 0.7 of the time of one process of two.
     """

@@ -169,7 +169,7 @@ def delta_at(accountants: Iterable[Accountant], event: Event, epsilon: float) ->
 def rounds_lasting(
     accountants: Iterable[Accountant], rounds: Sequence[Event], target: float, delta: float, stop: StopRule
 ) -> list[Row]:
-    """How many of the given rounds a target epsilon allows."""
+    """Return how many of the given rounds a target epsilon allows."""
 
     def answer(accountant: Accountant) -> Row:
         found = rounds_within(accountant, rounds, target, delta, stop)
@@ -183,7 +183,7 @@ def rounds_lasting(
 def steps_lasting(
     accountants: Iterable[Accountant], event_of: Callable[[int], Event], target: float, delta: float, stop: StopRule
 ) -> list[Row]:
-    """How many equal steps a target epsilon allows."""
+    """Return how many equal steps a target epsilon allows."""
 
     def answer(accountant: Accountant) -> Row:
         _refuse_if_exceeded(accountant, accountant.epsilon(event_of(1), delta).epsilon, target, "step")

@@ -75,7 +75,7 @@ class Epsilon:
 
 
 def checked_delta(delta: float) -> float:
-    """The same delta, if it lies in (0, 1).
+    """Return ``delta``, if it lies in (0, 1).
 
     Raises:
         UsageError: it does not.
@@ -86,7 +86,7 @@ def checked_delta(delta: float) -> float:
 
 
 def asked_delta(delta: float) -> float:
-    """The same delta, if it is one that may be asked for: at least 1e-30, and below 1.
+    """Return ``delta``, if it is one that may be asked for: at least 1e-30, and below 1.
 
     Raises:
         UsageError: it is not.
@@ -223,7 +223,7 @@ def make_accountant(name: str, **options: Any) -> Accountant:
 
 
 def choice(value: str, allowed: Sequence[Word], what: str) -> Word:
-    """The same value, if it is allowed.
+    """Return ``value``, if it is allowed.
 
     Raises:
         UsageError: it is not.
@@ -274,7 +274,7 @@ def step_epsilons(
 
 @dataclass(frozen=True)
 class _StepByStep(AdditiveAccountant):
-    """What both share: the steps' epsilons, and an honest account of their deltas."""
+    """Common part of both compositions: the steps' epsilons, and an honest account of their deltas."""
 
     e0: StepEpsilon = "exact"
 

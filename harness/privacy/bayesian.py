@@ -38,7 +38,7 @@ ASSUMPTIONS = (
 
 @dataclass(frozen=True)
 class Samples:
-    """What one round (of one client) gives the estimator.
+    """Input of the estimator from one round (of one client).
 
     Attributes:
         distances: ||g - g'|| with and without each sampled unit, m >= 2 of them: (m,).

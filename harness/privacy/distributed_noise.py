@@ -84,7 +84,7 @@ SEVERAL_STEPS = (
 
 @dataclass(frozen=True)
 class Party:
-    """What one client does in every local step.
+    """Actions of one client in every local step.
 
     Attributes:
         noise: standard deviation of its noise on its sum of clipped gradients, >= 0, in the gradients' units.

@@ -38,7 +38,7 @@ class NonPrivate:
 
 
 class Release:
-    """What all releases share: how the units of each are sampled, what neighbours are, and how many there are."""
+    """Common part of all releases: how the units of each are sampled, what neighbours are, and how many there are."""
 
     q: float
     sampler: Sampler

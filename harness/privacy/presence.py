@@ -24,7 +24,8 @@ _MOST_EPSILON = 100.0
 
 
 def told_by_curve(false_alarms: float, delta_at: Callable[[float], float]) -> float:
-    """The same from the whole curve ``delta_at(epsilon)``, epsilon >= 0: the least of its lines."""
+    """Return the bound of the test's power from the whole curve ``delta_at(epsilon)``, epsilon >= 0: the least of its
+    lines."""
 
     def least(which: int, highest: float) -> float:
         def height(epsilon: float) -> float:

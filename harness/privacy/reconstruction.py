@@ -54,7 +54,8 @@ class Limit(ABC):
 
     @abstractmethod
     def _power(self, kappa: float) -> float:
-        """The same, for ``kappa`` in (0, 1), not yet held in [kappa, 1]."""
+        """Return the largest probability of an event of blind probability ``kappa`` in (0, 1), not yet held in [kappa,
+        1]."""
 
     @abstractmethod
     def repeated(self, times: int) -> "Limit":

@@ -49,7 +49,7 @@ class NoiseSchedule:
         return self._printed(round_index)
 
     def over(self, rounds: int, steps_per_round: int) -> "NoiseSchedule":
-        """The same over other rounds."""
+        """Return the schedule over other rounds."""
         return replace(self, rounds=rounds, steps_per_round=steps_per_round)
 
     def words(self) -> str:

@@ -70,7 +70,7 @@ class Alike(NamedTuple):
 
 
 class Together:
-    """What a limit says of all targets of a victim, and of many victims.
+    """Bounds that a limit gives for all targets of a victim, and for many victims.
 
     Args:
         limit: of the output's dependence on each target, whatever the others are.
@@ -98,7 +98,7 @@ class Together:
 
     @cached_property
     def _wins(self) -> Array:
-        """The same (K, n) at all of the table."""
+        """Probabilities P[N* >= k] (K, n) of theorem 2, k = 1 .. n, at all blind probabilities of the table."""
         counts, bounds = np.arange(1, self._places + 1), np.ones((len(_KAPPAS), self._places))
         for slack in _SLACKS:
             chance = _concave(self.coins(_KAPPAS, float(slack) / self._places))[:, None]
@@ -153,7 +153,8 @@ def several_targets(hits: int, kappas: NDArray[np.float64], limit: Limit) -> flo
 
 
 def one_by_one(hits: int, kappas: NDArray[np.float64], limit: Limit) -> float:
-    """The same from each place alone: one place at least has its share of the hits, whatever ties places together."""
+    """Return the probability, at most, of at least so many hits, from each place alone. One place at least has its
+    share of the hits, whatever ties places together."""
     victims, places = kappas.shape
     share = -(-hits // places)
     chances = [limit.ceiling(float(mean)) for mean in kappas.mean(0)]
@@ -163,7 +164,8 @@ def one_by_one(hits: int, kappas: NDArray[np.float64], limit: Limit) -> float:
 
 
 def several_groups(hits: int, victims: int, places: int, groups: Sequence[Alike], limit: Limit) -> float:
-    """The same of groups of targets, whose blind probabilities are random, and independent of each other's.
+    """Return the probability, at most, that any attacker wins at least so many targets of groups. Their blind
+    probabilities are random, and independent of each other's.
 
     Args:
         hits: h >= 0.

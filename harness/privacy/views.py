@@ -208,7 +208,7 @@ def kept_place(sampler: Sampler) -> str:
 
 
 def _why_own_noise_alone(federation: FederationFacts, uneven: str | None) -> str | None:
-    """Why no other client's noise hides an example; None where it does."""
+    """Return why no other client's noise hides an example; None where it does."""
     if federation.holders > 1:
         return "with examples that several clients hold"
     if federation.steps > 1:

@@ -215,7 +215,7 @@ class StoredArrays(Mapping[str, np.ndarray]):
 
     @property
     def shapes(self) -> dict[str, Shape]:
-        """Of all arrays, by name."""
+        """Shapes of all arrays, by name."""
         return {name: entry.shape for name, entry in self._entries.items()}
 
     @property

@@ -99,7 +99,7 @@ def _told_in_one_line(path: Path, option: str) -> Iterator[None]:
 
 
 def _refuse_special(path: Path, option: str) -> None:
-    """What is written replaces what stands there, which must not be a device, a pipe or somebody's link."""
+    """Refuse a path where a device, a pipe or somebody's link stands: what is written replaces what stands there."""
     try:
         kind = kind_of(path.lstat().st_mode)
     except FileNotFoundError:

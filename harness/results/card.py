@@ -16,7 +16,7 @@ KIND = "harness card"
 
 
 class Reported(Record):
-    """What a paper prints of such a place: whether the defense ``resists``, on which ``data``."""
+    """Statement that a paper prints of such a place: whether the defense ``resists``, on which ``data``."""
 
     source: str
     data: str
@@ -100,7 +100,7 @@ class Card(Record):
         return hashlib.sha256(content.encode()).hexdigest()
 
     def sealed(self) -> Self:
-        """The same with its hash."""
+        """Return the card with its hash."""
         return self.model_copy(update={"hash": self.digest()})
 
     @property

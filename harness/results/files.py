@@ -122,7 +122,7 @@ def _failed(path: Path, error: Exception) -> Unreadable:
 
 
 class Damaged(Exception):
-    """Why it is not, as a half-sentence."""
+    """Reason why content is not what it should be, as a half-sentence."""
 
 
 # Opening a zip archive that may come from anywhere: its directory is bounded before anything is made of it.

@@ -30,7 +30,7 @@ TIERS: tuple[TierWord, ...] = ("plain", "informed", "tampering")
 
 
 def without_non_finite(value: Any) -> Any:
-    """The same value with every NaN and infinity replaced by None; tuples become lists, as in JSON."""
+    """Return the value with every NaN and infinity replaced by None; tuples become lists, as in JSON."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -226,7 +226,7 @@ def _add_null(pool: ClassPool, seed: int, null: NDArray[np.float64]) -> None:
 
 
 def _reassignments(seed: int, items: int, truths: int, count: int) -> Iterator[NDArray[np.integer]]:
-    """Which of so many items are the truths, ``count`` times at random, in blocks (M, T)."""
+    """Yield which of so many items are the truths, ``count`` times at random, in blocks (M, T)."""
     random = np.random.default_rng(seed)
     for start in range(0, count, _BLOCK):
         everyone = np.tile(np.arange(items), (min(_BLOCK, count - start), 1))
@@ -287,7 +287,8 @@ def _membership(chosen: NDArray[np.integer], items: int) -> NDArray[np.int16]:
 
 
 def _counted_signs(ranks: NDArray[np.int32], there: NDArray[np.int16], items: NDArray[np.integer]) -> NDArray[np.int64]:
-    """The same and T on top, where several are asked for: who is there (P, M) is counted once, in order of ranks."""
+    """Return T more than the sums of :func:`_summed_signs` (M, S), where several are asked for. Who is ``there`` (P, M)
+    is counted once, in order of ranks."""
     order = np.argsort(ranks)
     nearer = np.zeros((len(ranks) + 1, there.shape[1]), dtype=np.int16)
     np.cumsum(there[order], axis=0, dtype=np.int16, out=nearer[1:])

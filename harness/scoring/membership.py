@@ -135,7 +135,8 @@ def area_interval(members: Numbers, others: Numbers, confidence: float = 0.95) -
 def area_gain(
     members: Numbers, others: Numbers, members_before: Numbers, others_before: Numbers, confidence: float = 0.95
 ) -> tuple[float, float, float]:
-    """How much larger :func:`area` is than that of another score of the same examples, with a two-sided interval.
+    """Return how much larger :func:`area` is than that of another score of the same examples, with a two-sided
+    interval.
 
     The interval is DeLong's of two areas that belong together.
 
@@ -181,7 +182,7 @@ def found_at(members: Numbers, others: Numbers, alarms: float) -> FoundAt:
 
 @dataclass(frozen=True)
 class Told:
-    """How well one score tells members.
+    """Measure of how well one score tells members.
 
     Attributes:
         area, low, high: AUC with its 95% interval; 0.5 is chance.
@@ -206,7 +207,7 @@ def told(name: str, members: Numbers, others: Numbers) -> Told:
 
 @dataclass(frozen=True)
 class SitesTold:
-    """Whether updates of several rounds tell which site sent them.
+    """Result of a test of whether updates of several rounds tell which site sent them.
 
     Attributes:
         right, updates: how many of how many updates go to their own site, by its updates of the other rounds.

@@ -156,7 +156,7 @@ class TableScale:
 
 
 def root_mean_square(errors: Tensor) -> Tensor:
-    """Of errors (..., C): (...)."""
+    """Return the root mean squares (...) of errors (..., C)."""
     return errors.square().mean(-1).sqrt()
 
 

@@ -197,7 +197,7 @@ def _reserved(
 def _missing(
     attempts: Sequence[Attempt], examples: int, suite: bool, refused: Sequence[tuple[Attempt, str]]
 ) -> str | None:
-    """Which attacker that several examples call for was not withstood, and why; None where both were."""
+    """Return which attacker that several examples call for was not withstood, and why; None where both were."""
     rebuilding = [one for one in attempts if one.several and one.informed and one.identifies is None]
     telling = [one for one in attempts if one.several and one.identifies is not None]
     absent, why = [], list[str]()
@@ -216,7 +216,8 @@ def _missing(
 
 
 def _unfit(attempts: Sequence[Attempt], suite: bool) -> str | None:
-    """Why no attack, of a suite none of the highest tier that was possible, can be said to have been withstood."""
+    """Return why no attack can be said to have been withstood; of a suite, none of the highest tier that was possible.
+    None where one was."""
     tier = (suite and [attempt for attempt in attempts if attempt.informed]) or attempts
     if any(attempt.was_withstood for attempt in tier):
         return None
@@ -277,7 +278,7 @@ def _stands(leak: Attempt, tried: int) -> bool:
 
 
 def _obstacle(attempts: Sequence[Attempt], leaking: Sequence[Attempt], working: Sequence[Attempt]) -> str | None:
-    """Why resilience may not be claimed either, or None."""
+    """Return why resilience may not be claimed either, or None."""
     if not attempts:
         return "no attack is possible there"
     if leaking:
@@ -313,7 +314,7 @@ _TESTS = 2
 
 @dataclass(frozen=True)
 class Multiplicity:
-    """What many places mean for a page's ``leaks``.
+    """Meaning of many places for a page's ``leaks``.
 
     Attributes:
         places: at which an attack that reconstructs was possible.
@@ -381,7 +382,7 @@ def over_places(places: Iterable[tuple[SummaryRow, Sequence[CellResult]]]) -> Mu
 
 
 def of_document(summary: Iterable[SummaryRow], cells: Iterable[CellResult]) -> Multiplicity | None:
-    """The same for a run's summary and the cells that it names."""
+    """Return the chances over the places of a run's summary and the cells that it names; see :func:`over_places`."""
     known: Mapping[str | None, CellResult] = {cell.key: cell for cell in cells if cell.role == "cell"}
     return over_places((row, [known[one.cell] for one in row.attacks if one.cell in known]) for row in summary)
 

@@ -61,7 +61,7 @@ def headline(
 
 
 def _who_took_part(attempts: Sequence[Attempt]) -> str | None:
-    """Of a place where no more was found than who took part; None where not even that was."""
+    """Return the words for a place where no more was found than who took part; None where not even that was."""
     found = [attempt.found for attempt in attempts if attempt.identifies and attempt.found is not None]
     if not found or any(attempt.verdict == "leaks" for attempt in attempts):
         return None
@@ -200,7 +200,7 @@ def _standing(cell: CellResult, told: bool) -> AttackStanding:
 
 
 def _obstacle(cell: CellResult) -> str | None:
-    """Why the cell's attack is not known to work there, None where it is."""
+    """Return why the cell's attack is not known to work there, None where it is."""
     if cell.not_applicable_reason is not None:
         return cell.not_applicable_reason
     positive = [check for check in cell.controls if check.kind == "positive"]

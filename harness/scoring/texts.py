@@ -44,7 +44,8 @@ CROWDED = 0.9
 
 
 def crowding(texts: Tensor, width: Values) -> dict[str, Values]:
-    """How many pairs of a token and a place batches of texts (R, n, 1, BITS, T) have, and whether these are crowded.
+    """Return how many pairs of a token and a place batches of texts (R, n, 1, BITS, T) have, and whether these are
+    crowded.
 
     Args:
         width: (R,), how many numbers a vector of a token has.

@@ -129,7 +129,7 @@ def identified_of(
 
 @dataclass(frozen=True)
 class OfExamples:
-    """What one attack brought back of the distinct examples of some clients, and what follows for other clients.
+    """Distinct examples of some clients that one attack brought back, and what follows for other clients.
 
     Attributes:
         clients: k, each an independent draw however many examples it holds. examples: distinct ones of all of them.
@@ -148,7 +148,7 @@ class OfExamples:
 
     @property
     def said(self) -> str:
-        """Who counts, and what is known, in one sentence."""
+        """Sentence that says who counts, and what is known."""
         who = f"{self.clients} client{'' if self.clients == 1 else 's'}"
         said = (
             f"{self.attack}: {self.back} of the {self.examples} distinct examples of {who} came back, each matched to "
@@ -183,7 +183,7 @@ def _below(p_value: float | None) -> bool:
 
 
 def _control_obstacle(controls: list[Control]) -> str | None:
-    """Why the controls do not let a lack of leaks mean anything, or None."""
+    """Return why the controls do not let a lack of leaks mean anything, or None."""
     for control in controls:
         if not control.held:
             return f"{control.kind} control failed: {control.detail or control.name}"
@@ -193,7 +193,7 @@ def _control_obstacle(controls: list[Control]) -> str | None:
 
 
 def _evidence_obstacle(strict_victims: Rate, lineup_p: float | None) -> str | None:
-    """Why the measurement itself does not show resilience, or None."""
+    """Return why the measurement itself does not show resilience, or None."""
     if lineup_p is None:
         return "no victim has same-class decoys, so the lineup test could not be made"
     successes, victims = strict_victims.successes, strict_victims.n
@@ -222,7 +222,7 @@ def _shows_something(cell: CellResult) -> bool:
 
 
 def fault_of(cells: Sequence[CellResult]) -> str | None:
-    """Why the verdicts of a run with these cells must not be used, None where they may.
+    """Return why the verdicts of a run with these cells must not be used, None where they may.
 
     A negative control leaked, an attacker did what a theorem rules out, or no cell that was asked for could be
     evaluated. A control in which no optimizer step was taken shows nothing, neither a leak: it leaves the cells that

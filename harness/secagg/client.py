@@ -87,7 +87,7 @@ def open_shares(
 
 
 def read_members(session: Session, client: int, roster: Set[int], payload: bytes) -> frozenset[int]:
-    """With whom masks are shared, in the whole session."""
+    """Return the clients with whom masks are shared, in the whole session."""
     members = from_bits(session, payload)
     if client not in members:
         raise Refused(f"client {client} is not among the members, so it has no part in this sum")

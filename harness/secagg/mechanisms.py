@@ -108,7 +108,7 @@ class Gaussian:
         return clipped.sum(axis=0) + self.deviation * numbers.standard_normal(self.dimension)
 
     def decode(self, total: np.ndarray) -> np.ndarray:
-        """The same numbers."""
+        """Return the numbers unchanged."""
         return total
 
 
@@ -346,7 +346,8 @@ class SkellamGrid:
 
     @property
     def variance(self) -> float:
-        """Of the client's noise per step and coordinate, in steps of the grid squared: sigma_i^2 times sensitivity^2.
+        """Variance of the client's noise per step and coordinate, in steps of the grid squared: sigma_i^2 times
+        sensitivity^2.
 
         Equal to s^2 (sigma_i C)^2 (inflated / (s C))^2: rounding lengthens vectors, and the noise keeps up.
         """

@@ -204,7 +204,7 @@ class Session:
         return self.dtype.type(2**self.bits - 1)
 
     def holders(self, client: int) -> frozenset[int]:
-        """Who gets shares of a client's secrets: its neighbours and itself."""
+        """Return who gets shares of a client's secrets: its neighbours and itself."""
         return self.graph[client] | {client}
 
 

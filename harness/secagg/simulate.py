@@ -27,7 +27,7 @@ STAGES = {
 
 @dataclass
 class RoundCost:
-    """What one round took.
+    """Costs of one round.
 
     Attributes:
         client_seconds: per client that answered.
@@ -44,7 +44,7 @@ class RoundCost:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """What the server holds at the end, and what it took.
+    """Numbers that the server holds at the end, and what they took.
 
     Attributes:
         total: (length,), the sum of the survivors' vectors modulo 2^b.
@@ -133,7 +133,7 @@ Key = tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class SumSettings:
-    """How a secure noisy sum is made.
+    """Settings of a secure noisy sum.
 
     Attributes:
         clip: C, bound of the norm of each client's vector.

@@ -66,7 +66,7 @@ class FrontierSettings(BaseModel):
 
 @dataclass(frozen=True)
 class Grid:
-    """Which datasets, defenses, levels of noise and taps; ``attacks`` are names of attacks and suites."""
+    """Datasets, defenses, levels of noise and taps of a frontier; ``attacks`` are names of attacks and suites."""
 
     datasets: tuple[str, ...] = ("mnist-sample", "digits", "cancer")
     defenses: Defenses = (("fed_cdp", {}), ("fed_sdp", {"noise_at": "client"}))
@@ -263,7 +263,7 @@ _OF_TRAINING = set(FrontierSettings.model_fields) & set(TrainSettings.model_fiel
 
 
 class _Climb:
-    """What all levels share."""
+    """Common part of all levels."""
 
     def __init__(
         self, settings: FrontierSettings, grid: Grid, request: Request, resume: bool, shard: Shard = WHOLE

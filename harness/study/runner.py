@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class ShardDone(Exception):
-    """What was dealt to this shard is made; the table itself needs what all of them made."""
+    """Signal that what was dealt to this shard is made; the table itself needs what all of them made."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def dealt(things: Iterable[T], what: str, shard: Shard) -> Sequence[T]:
 
 @dataclass(frozen=True)
 class Request:
-    """How to run a table: ``victims`` per cell where given, else the table's own number (fewer for ``quick``).
+    """Settings of a table's run: ``victims`` per cell where given, else the table's own number (fewer for ``quick``).
 
     ``shard``: make what is dealt to it, and no table; None makes everything.
     """
@@ -175,7 +175,7 @@ class TrainedRuns:
         return {one.round: one.accuracy for one in rounds if one.accuracy is not None}
 
     def folder(self, settings: TrainSettings) -> Path:
-        """Where the run of these settings lies."""
+        """Return the folder of the run of these settings."""
         return self.request.run.folder.path / "trained" / _key(settings)
 
     def finished(self, settings: TrainSettings) -> TrainDocument | None:

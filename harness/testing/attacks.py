@@ -136,7 +136,8 @@ def assert_rows_apart(attack: Attack, observation: Observation) -> None:
 
 
 def assert_frozen(attack: Attack, observation: Observation, spoil: float = torch.nan) -> None:
-    """What is read of the second victim holds ``spoil``: it counts as diverged at once, and no other row notices."""
+    """Assert that a second victim whose reading is ``spoil`` counts as diverged at once, and that no other row
+    notices."""
     target = observation.target.clone()
     target[1] = spoil
     clean, dirty = run_attack(attack, observation), run_attack(attack, replace(observation, target=target))

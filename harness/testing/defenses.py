@@ -137,7 +137,7 @@ def assert_keyed(defense: Defense) -> bool:
 
 
 def assert_rows_apart(defense: Defense) -> None:
-    """What a client's row shows does not depend on the clients that are played beside it, however long it is.
+    """Assert that a client's row does not depend on the clients that are played beside it, however long it is.
 
     A bound that cuts nothing hides what it is computed from: gradients that every bound cuts show it.
     """
@@ -278,7 +278,8 @@ LEVEL = 1e-6
 
 
 def assert_declares_noise(defense: Defense, steps: int = 1, batch: int = EXAMPLES_OF_A_CLIENT) -> None:
-    """Who knows the settings knows of noise at exactly the taps that show some, its law, and no deviation is off.
+    """Assert that the settings tell of noise at exactly the taps that show some, and its law, and that no deviation is
+    off.
 
     Where a tap is known to be sparse, coordinates that were left out do not count. A level that is declared to follow
     the gradient of a batch of one is held against each row's, and each tensor's.
@@ -314,7 +315,7 @@ def _assert_follows(tap: Tap, added: Tensor, level: Tensor) -> None:
 
 
 def excess(added: Tensor, declared: Noise, there: Tensor | None = None) -> float:
-    """How many standard errors the mean square of noise lies above what was declared of it."""
+    """Return how many standard errors the mean square of noise lies above what was declared of it."""
     assert declared.deviation is not None
     squares = (added / declared.deviation).square()
     squares = squares.flatten() if there is None else squares[there]
@@ -366,7 +367,7 @@ _PARALLEL, _ABOUT = 0.9999, 1.01
 
 
 def assert_declares_clipping(defense: Defense) -> None:
-    """Who knows the settings knows at every tap that lengths are cut there, and to what.
+    """Assert that the settings tell at every tap that lengths are cut there, and to what.
 
     Of a client with one example every tap shows its gradient, cut or not: told by its direction, and by a length that
     does not grow with that of the gradient. Where coordinates are left out, the others count. An update's bound is
@@ -387,7 +388,7 @@ def assert_declares_clipping(defense: Defense) -> None:
 
 
 def assert_declares_cuts(defense: Defense) -> None:
-    """Who knows the settings knows at which magnitude coordinates are cut: at that of all that large updates show."""
+    """Assert that the settings tell at which magnitude coordinates are cut: at that of all that large updates show."""
     for tap, values in _shown(defense, LONG)[1].items():
         sizes, declared = values[values != 0].abs(), defense.cut_at(tap)
         if not len(sizes) or (defense.codes(tap) and defense.coding_at(tap)):  # rounded away, or written in so few bits
@@ -403,7 +404,7 @@ def assert_declares_cuts(defense: Defense) -> None:
 
 
 def assert_declares_what_is_sent(defense: Defense) -> None:
-    """Who knows the settings knows how many coordinates of a group are sent, and whether they are its largest."""
+    """Assert that the settings tell how many coordinates of a group are sent, and whether they are its largest."""
     _, shown = _shown(defense, LONG)
     updates = shown[Tap.UPDATE]
     for tap, values in shown.items():
@@ -423,7 +424,7 @@ def assert_declares_what_is_sent(defense: Defense) -> None:
 
 
 def assert_bounds_examples(defense: Defense) -> None:
-    """Where examples are declared to be clipped, none of a batch changes its sum by more than the bound."""
+    """Assert that none of a batch changes its sum by more than the bound, where examples are declared to be clipped."""
     declared = defense.clipping_at(Tap.STEP, LEARNING_RATE, {})
     if declared is None or declared.unit != "example" or declared.bound is None:
         return
@@ -455,7 +456,7 @@ def _assert_lengths(tap: Tap, values: Tensor, declared: Clipping, exact: bool) -
 
 
 def _lengths(values: Tensor, declared: Clipping) -> Tensor:
-    """Of each group of coordinates that is cut by itself: (..., M)."""
+    """Return the length of each group of coordinates that is cut by itself: (..., M)."""
     return group_sums(values.double().square(), LAYOUT.groups(declared.grouping)).sqrt()
 
 

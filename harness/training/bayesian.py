@@ -64,7 +64,7 @@ def estimates_of(
 
 @dataclass(frozen=True)
 class _Reading:
-    """How a level reads a round's norms.
+    """Rule by which a level reads a round's norms.
 
     Attributes:
         of: the norms of each estimate, for every local step that counts like a round.

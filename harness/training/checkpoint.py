@@ -267,7 +267,7 @@ def _same_defense(before: dict[str, Any], settings: TrainSettings) -> bool:
 
 
 def _end_is_fixed(settings: TrainSettings, done: int) -> str | None:
-    """Why the rounds that are done are not the first ones of these settings; None where they are."""
+    """Return why the rounds that are done are not the first ones of these settings; None where they are."""
     if settings.rounds < done:
         return f"{done} are done"
     needs = settings.build_defense().needs_planned_rounds()

@@ -143,7 +143,7 @@ class ClientsStatistics:
         return self._running.buffers
 
     def followed(self, gradients: NetworkGradients) -> NetworkGradients:
-        """The same gradients of these clients, whose statistics move with every step."""
+        """Return the gradients of these clients such that their statistics move with every step."""
         if not self.buffers:
             return gradients
 
@@ -192,7 +192,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class TrainedChunk:
-    """What the server has of a chunk's clients, and what is kept for them.
+    """Numbers that the server has of a chunk's clients, and what is kept for them.
 
     Attributes:
         context: with what N clients now remember, and what they sent beside the message.
@@ -258,7 +258,7 @@ class Clients:
 
 
 def on_device(dataset: Dataset, device: torch.device) -> Dataset:
-    """The same dataset, where it is computed with."""
+    """Return the dataset on the device that computes with it."""
     return replace(dataset, images=dataset.images.to(device), labels=dataset.labels.to(device))
 
 

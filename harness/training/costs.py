@@ -40,7 +40,8 @@ def plain_loop(module: nn.Module, images: Tensor, labels: Tensor, learning_rate:
 
 
 def example_gradient_loop(module: nn.Module, images: Tensor, labels: Tensor, learning_rate: float) -> None:
-    """The same under Fed-CDP with the per-example gradients of ``vmap(grad)``: clipped per tensor, noise on the sum."""
+    """Take one step for each client (K, B, ...) under Fed-CDP with the per-example gradients of ``vmap(grad)``: clipped
+    per tensor, noise on the sum."""
 
     def loss(named: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
         return functional.cross_entropy(functional_call(module, named, (image[None],)), label[None])

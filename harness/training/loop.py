@@ -48,7 +48,7 @@ def accuracy_of(model: RowModel, weights: Tensor, test: Dataset) -> tuple[float,
 
 
 class RunNotes(Protocol):
-    """What is written down of a run beside its results."""
+    """Notes that are written down of a run beside its results."""
 
     def write(self, number: int) -> None:
         """Writes what was measured in a round, counted from 1."""
@@ -68,11 +68,11 @@ class ParallelTraining(Protocol):
 
     @property
     def jobs(self) -> int:
-        """How many there are."""
+        """Number of processes."""
         ...
 
     def of(self, run: Training) -> AbstractContextManager[TrainsChunks]:
-        """Around the rounds of a run: what trains its chunks."""
+        """Return a context around the rounds of a run: it gives what trains the run's chunks."""
         ...
 
 

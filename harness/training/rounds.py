@@ -38,7 +38,7 @@ from harness.training.settings import TrainSettings
 
 @dataclass(frozen=True)
 class Holdings:
-    """What the clients' data mean for a statement about one example.
+    """Facts about the clients' data that matter for a statement about one example.
 
     Attributes:
         holders: the most clients that hold one example; it enters as many of a round's messages.

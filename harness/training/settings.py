@@ -40,7 +40,7 @@ _ARGUMENTS = {
 
 
 class ServerOptimizer(BaseModel):
-    """What the server makes of the mean update of a round. Its state is kept from round to round.
+    """Rule by which the server applies the mean update of a round. Its state is kept from round to round.
 
     Attributes:
         name: fedavg, fedavgm, fedadagrad, fedadam or fedyogi.
@@ -82,7 +82,7 @@ class ServerOptimizer(BaseModel):
 
     @property
     def text(self) -> str:
-        """As an option has it; momentum alone is fedavgm."""
+        """Text of the optimizer as an option has it; momentum alone is fedavgm."""
         if not self.adapts:
             return f"fedavgm:momentum={self.momentum}" if self.momentum else "fedavg"
         told = ",".join(f"{name}={getattr(self, name)}" for name in sorted(_ARGUMENTS[self.name]))
@@ -236,7 +236,8 @@ class TrainSettings(BaseModel):
 
     @model_serializer(mode="wrap")
     def _as_stored(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """As ever where nothing but momentum is there: runs and cells keep their names."""
+        """Return the values to store. Where nothing but momentum is there, they are as ever: runs and cells keep their
+        names."""
         made = write(self)
         if self.local_optimizer == LocalOptimizer(momentum=self.local_momentum):
             made.pop("optimizer", None)
@@ -372,7 +373,8 @@ Number = Annotated[int, Field(ge=1)]
 
 
 class TrainedRun(BaseModel):
-    """Where a run lies, its settings, the ``rounds`` it finished, and what its clients held (``spending.Holdings``)."""
+    """Trained run: its folder, its settings, the ``rounds`` it finished, and what its clients held
+    (``spending.Holdings``)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
