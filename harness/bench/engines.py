@@ -162,7 +162,7 @@ def _now() -> float:
 
 @dataclass(frozen=True)
 class Bench:
-    """Means of a bench: the batched ``engine``, its ``chunk``, and the ``cores`` that both may use."""
+    """Means of a bench: the batched ``engine``, its ``chunk``, and the ``cores`` that both engines may use."""
 
     engine: Engine
     chunk: int
@@ -382,5 +382,5 @@ def _timed(work: Callable[[], float], everyone: WorkerPool) -> tuple[float, floa
 
 
 def _rounded(seconds: float) -> float:
-    """Round to four significant digits."""
+    """Return the seconds rounded to four significant digits."""
     return float(f"{seconds:.4g}")

@@ -113,8 +113,7 @@ _STRATEGIES = {
 
 
 def _wrapped(answer: Answer, arguments: Arguments, facts: Facts) -> None:
-    """Add what is known of the strategy that is wrapped to the answer. Noise goes by the sensitivity of a plain
-    mean."""
+    """Add to the answer what is known of the wrapped strategy. Noise goes by the sensitivity of a plain mean."""
     given = arguments["strategy"]
     if given is not None and not isinstance(given, str):
         raise UsageError(f"strategy must be a name, got {given!r}; set --arg strategy=FedAvg")

@@ -367,7 +367,7 @@ def _uses(rate: float, steps: int) -> int:
 
 
 def _uses_anew(rate: float, steps: int, rounds: int, alike: bool) -> int:
-    """Return how many batches contain one example at most, of ``steps`` in so many rounds. Each round begins a new
+    """Return how many of ``steps`` batches in so many rounds contain one example at most. Each round begins a new
     partition; ``alike``: all rounds have as many steps.
 
     The sum of all rounds' shares, each rounded up, is below the share of all steps and one for each round.

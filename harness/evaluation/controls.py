@@ -43,8 +43,8 @@ def positive_control(settings: CellSettings) -> CellSettings:
 
 
 def without_noise(settings: CellSettings) -> CellSettings:
-    """Return the place of a cell at the size of a control run without noise. The result is equal to the place where the
-    place shows no noise."""
+    """Return the place of a cell at the size of a control run without noise. What is read there is equal to what is
+    read with noise where the place shows none."""
     return smaller(settings, noise_scale=0.0)
 
 

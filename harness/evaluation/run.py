@@ -287,7 +287,7 @@ class Run:
 
     def _unplayed(self, settings: CellSettings, cell: CellResult) -> list[str]:
         """Return why an attacker that should know the defense does not know it, and finds nothing. No attacker plays
-        research code that does more than add noise, and says of nothing else what it is."""
+        research code that does more than add noise and says of nothing else what it is."""
         found = cell.verdict == "leaks" or (cell.identified is not None and cell.identified.identifies)
         bare = positive_control(settings)
         measured = self.stage.plays and settings.build_defense().measured

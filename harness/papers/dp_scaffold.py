@@ -176,7 +176,7 @@ class StepSizes:
         return self._chosen[place]
 
     def header(self) -> list[str]:
-        """Return how step sizes were chosen, and which ones."""
+        """Return lines that say how step sizes were chosen, and which ones."""
         scale = f"by --quick {len(QUICK_GRID)} values, {QUICK_ROUNDS} rounds; " if self.request.quick else ""
         chosen = ", ".join(f"{method} {one.first:g} ({family})" for (family, method), one in self._chosen.items())
         return [
@@ -244,7 +244,7 @@ class ScaffoldRuns:
         return statistics.fmean(last) if last else None
 
     def header(self) -> list[str]:
-        """Return which runs there are, and how the step size was chosen."""
+        """Return lines that say which runs there are, and how the step size was chosen."""
         runs = f"{len(self.seeds)} runs, seeds {list(self.seeds)}"
         scale = f"; by --quick {len(self.seeds)} instead of {RUNS}" if self.request.quick else ""
         return [

@@ -41,7 +41,7 @@ RULES: dict[str, Callable[..., bool]] = {
 
 
 class Lines:
-    """Lines that a measure has to say of its data."""
+    """Lines that a measure states about its data."""
 
     def __init__(self, table: Grid, request: Request) -> None:
         self.table, self.request = table, request

@@ -211,7 +211,8 @@ class Processes:
 
     @contextmanager
     def of(self, run: Training) -> Iterator[TrainsChunks]:
-        """Yield what trains the chunks of a run's rounds. The processes begin with the first chunk and end here."""
+        """Yield what trains the chunks of a run's rounds. The processes begin with the first chunk and end with this
+        context."""
         workers = _Workers(_Job(run.settings, self.data_root, run.sources, self.threads), self.jobs)
         try:
             yield workers.train

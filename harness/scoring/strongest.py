@@ -216,8 +216,8 @@ def _missing(
 
 
 def _unfit(attempts: Sequence[Attempt], suite: bool) -> str | None:
-    """Return why no attack can be said to have been withstood; of a suite, none of the highest tier that was possible.
-    None where one was."""
+    """Return why no attack can be said to have been withstood; of a suite, no attack of the highest tier that was
+    possible. None where one can."""
     tier = (suite and [attempt for attempt in attempts if attempt.informed]) or attempts
     if any(attempt.was_withstood for attempt in tier):
         return None

@@ -424,7 +424,8 @@ def assert_declares_what_is_sent(defense: Defense) -> None:
 
 
 def assert_bounds_examples(defense: Defense) -> None:
-    """Assert that none of a batch changes its sum by more than the bound, where examples are declared to be clipped."""
+    """Assert that no example of a batch changes the batch's sum by more than the bound, where examples are declared to
+    be clipped."""
     declared = defense.clipping_at(Tap.STEP, LEARNING_RATE, {})
     if declared is None or declared.unit != "example" or declared.bound is None:
         return

@@ -143,7 +143,7 @@ class ClientsStatistics:
         return self._running.buffers
 
     def followed(self, gradients: NetworkGradients) -> NetworkGradients:
-        """Return the gradients of these clients such that their statistics move with every step."""
+        """Return the gradients of these clients, whose statistics move with every step."""
         if not self.buffers:
             return gradients
 
