@@ -290,15 +290,16 @@ class Others:
 
 
 def _unknown(seen: Observation, public: Public) -> tuple[Tensor, Tensor, Tensor]:
-    """Of all examples but one: the mean (P,) of what they contribute, rows (m, P) whose squares sum to its covariance,
-    and which rows (m, m) were centred together."""
+    """Return three parts for all examples but one: the mean (P,) of what they contribute, rows (m, P) whose squares sum
+    to its covariance, and which rows (m, m) were centred together."""
     count, gradients = seen.unknowns, public.gradients
     mean, scale = gradients.mean(0), math.sqrt((count - 1) / (len(gradients) - 1)) / count
     return mean * (count - 1) / count, (gradients - mean) * scale, gradients.new_ones(len(gradients), len(gradients))
 
 
 def _known(seen: Observation, public: Public, label: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The same where their classes are known, all but one of ``label``."""
+    """Return the three parts of :func:`_unknown` where the classes of the examples are known, for all but one of
+    ``label``."""
     assert seen.labels is not None
     count, classes = seen.unknowns, public.classes
     present = seen.labels[0].bincount(minlength=len(public.means)).double() * count / seen.examples
@@ -358,7 +359,7 @@ def _passed(seen: Observation, mean: Tensor, variance: Tensor) -> tuple[Tensor, 
 
 
 def _signed(seen: Observation, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The same of numbers whose signs alone were sent."""
+    """Return the three parts of :func:`_cut` for numbers of which only the signs were sent."""
     assert seen.coding is not None
     typical, coding = (mean.square() + 2 / math.pi * variance).sqrt(), seen.coding
     sizes = torch.cat([coding.size(part).expand_as(part) for part in typical.split(seen.model.layout.sizes)])
@@ -384,7 +385,8 @@ def _clip_factor(seen: Observation, mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def _cut(limit: float | None, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of normal numbers cut at a magnitude: the chance that one is not, the mean and the mean square afterwards."""
+    """Return three parts for normal numbers that are cut at a magnitude: the chance that one is not cut, the mean and
+    the mean square afterwards."""
     if limit is None:
         return torch.ones_like(mean), mean, mean.square() + variance
     width = variance.sqrt().clamp_min(_TINY)

@@ -400,7 +400,8 @@ class ClosedForm(Attack):
         return found.nan_to_num(0.0, 0.0, 0.0)
 
     def labels_of_starts(self, observation: Observation) -> Tensor | None:
-        """The same, but not worked out at length where the attack is impossible."""
+        """Return the labels of :meth:`Attack.labels_of_starts`, but do not compute them at length where the attack is
+        impossible."""
         require_gradients(observation)
         return Attack.labels_of_starts(self, observation)
 

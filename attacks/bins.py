@@ -72,7 +72,8 @@ def quantiles(values: Tensor, bins: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Differences:
-    """What the images between neighbouring cutoffs left: of weights (K, D), of biases (K,), and those cutoffs (K,)."""
+    """Differences that the images between neighbouring cutoffs left: of weights (K, D), of biases (K,), and those
+    cutoffs (K,)."""
 
     weight: Tensor
     bias: Tensor
@@ -80,7 +81,8 @@ class Differences:
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor, cutoffs: Tensor) -> "Differences":
-        """From gradients of the units' weights (K, D) and biases (K,); above the last cutoff there is no other."""
+        """Return the differences from gradients of the units' weights (K, D) and biases (K,); above the last cutoff
+        there is no other."""
         above = torch.zeros_like(weight[:1])
         return cls(-weight.diff(dim=0, append=above), -bias.diff(append=bias.new_zeros(1)), cutoffs)
 

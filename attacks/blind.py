@@ -42,5 +42,5 @@ class Blind(Attack):
         return 0.0 * (candidate - observation.target).sum(1)
 
     def matching(self, observation: Observation, dummy: Dummy) -> Tensor:
-        """The same without a gradient, which a text has none of."""
+        """Return a matching loss (R,) of 0 that needs no gradient by the images, which a text does not have."""
         return 0.0 * (dummy.images.flatten(1).sum(1) + observation.target.sum(1))

@@ -136,7 +136,8 @@ def _points(observation: Observation) -> list[tuple[int, int]]:
 
 
 def _known_weights(observation: Observation, step: int) -> Tensor:
-    """Where a step is taken to begin: at the weights before the round, or as far to those after it as steps alike lead.
+    """Return the weights at which a step is assumed to begin. They are the weights before the round, or lie as far on
+    the way to those after the round as equal steps lead.
 
     A clip or noise of the message is taken for a move of the client.
     """

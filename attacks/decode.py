@@ -83,7 +83,7 @@ class Decode(ClosedForm):
         return _compared(seen, text, _label(seen, text), likely, doubtful) if doubtful else text
 
     def _by_layers(self, seen: Observation, layers: tuple[TokenLayer, ...], vectors: Vectors) -> Tensor:
-        """The same, from layers that read vectors of single tokens."""
+        """Return the text (T,) of one row, from layers that read vectors of single tokens."""
         scores = scores_by_layers(seen, layers, vectors)
         text, label = _start(seen, scores)
         likely = Likely(scores, int((text != PAD).sum()))
@@ -123,12 +123,13 @@ def _label(seen: Observation, text: Tensor) -> int:
 
 
 def _improbable(seen: Observation, texts: Tensor, labels: Tensor) -> Tensor:
-    """Of texts (N, T) with labels (N,), by the whole gradient: (N,)."""
+    """Return how improbable texts (N, T) with labels (N,) are, by the whole gradient: (N,)."""
     return Identify().distances(seen, images_of(texts)[None], labels[None])[0]
 
 
 def _tables(observation: Observation) -> tuple[TableRows, TableRows] | None:
-    """Where both tables are; None where they are not trained, and layers that read vectors of tokens tell of one.
+    """Return where both tables are. Return None where they are not trained, and layers that read vectors of tokens tell
+    of one text.
 
     Raises:
         UsageError: the noise has no known level, or several texts cannot be taken apart.
@@ -150,7 +151,8 @@ def _tables(observation: Observation) -> tuple[TableRows, TableRows] | None:
 
 @dataclass(frozen=True)
 class Likely:
-    """How likely each word is at each place (V, T), in natural logarithms, and how many places are used."""
+    """Log-probability of each word at each place (V, T), in natural logarithms, and the number of places that are
+    used."""
 
     scores: Tensor
     length: int
@@ -169,8 +171,8 @@ class Likely:
 
 
 def scores_by_layers(seen: Observation, layers: tuple[TokenLayer, ...], vectors: Vectors) -> Tensor:
-    """How likely each word is at each place (V, T) of one row, in natural logarithms, by layers that read the vectors
-    of single tokens and by public texts."""
+    """Return how likely each word is at each place (V, T) of one row, in natural logarithms. It
+    follows from layers that read the vectors of single tokens, and from public texts."""
     parts, deviation = seen.model.layout.split(seen.target), noise_on(seen, tuple(one.weight for one in layers))
     places = seen.model.image_shape[-1]
     scores = _public(seen, seen.model.vocabulary or 0, places)[0].clone()
@@ -200,7 +202,7 @@ def _start(seen: Observation, scores: Tensor) -> tuple[Tensor, int]:
 
 
 def public_texts(seen: Observation) -> tuple[Tensor, Tensor]:
-    """As many public texts (N, T) of each class, and their classes (N,)."""
+    """Return public texts (N, T), as many of each class, and their classes (N,)."""
     prior, classes = seen.prior, seen.model.classes
     assert prior is not None
     each = max(1, STARTS // classes)
@@ -210,7 +212,7 @@ def public_texts(seen: Observation) -> tuple[Tensor, Tensor]:
 
 
 def likely_words(seen: Observation, tables: tuple[TableRows, TableRows]) -> Likely:
-    """Of one row, by the gradients of both tables."""
+    """Return how likely the words of one row are, by the gradients of both tables."""
     parts = seen.model.layout.split(seen.target)
     words, places = (one.of(parts)[0].cpu().double() for one in tables)
     noise = _variance(places, _noise(seen, tables))
@@ -249,7 +251,8 @@ def together(words: Tensor, places: Tensor, noise: float) -> Tensor:
 
 
 def _variance(places: Tensor, noise: float) -> float:
-    """Of noise of a deviation, and of what single precision leaves as an error, on the gradients of places (T, E)."""
+    """Return the variance on the gradients of places (T, E): that of noise of a known deviation, or of the error of
+    single precision where it is larger."""
     return max(max(noise, _ROUNDING * float(places.square().mean().sqrt())) ** 2, 1e-300)
 
 
@@ -333,7 +336,7 @@ class Language:
 
     @classmethod
     def of(cls, texts: Tensor, at: Tensor) -> "Language":
-        """Of public texts (N, T)."""
+        """Return the language of public texts (N, T)."""
         often = texts.flatten().bincount(minlength=len(at))[: len(at)]
         often[PAD] = 0
         chosen = often.argsort(descending=True, stable=True)[: min(_COUNTED, int((often > 0).sum()))]
@@ -347,13 +350,13 @@ class Language:
         return cls(at, index, ((pairs + alone / alone.sum()) / (pairs.sum(1, keepdim=True) + 1)).log())
 
     def of_texts(self, texts: Tensor) -> Tensor:
-        """Of texts (N, L) without an end: (N,)."""
+        """Return the log-probability of texts (N, L) without an end: (N,)."""
         known = self.index[texts]
         at = self.at[texts, torch.arange(texts.shape[1])].sum(1)
         return (at + self.after[known[:, :-1], known[:, 1:]].sum(1)) / 2
 
     def of_word(self, text: Tensor, place: int) -> Tensor:
-        """Of every word (V,) at a place of a text (L,)."""
+        """Return the log-probability of every word (V,) at a place of a text (L,)."""
         known, total = self.index[text], self.at[:, place].clone()
         if place:
             total += self.after[known[place - 1], self.index]
@@ -403,8 +406,9 @@ class Mixture:
         return torch.cat(found) / self._seen.unknowns
 
     def start(self, pool: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
-        """Of public texts (N, T) of classes (N,) those that explain most, one after the other, as many as there are,
-        each then the one of its class that fits best among those that end where it does; and their classes."""
+        """Return the texts to start from, as many as there are behind the gradient, and their classes. First choose
+        those of the public texts (N, T) of classes (N,) that explain most, one after the other. Then replace each by
+        the text of its class that fits best among those that end where it does."""
         made = self.of(pool, classes).flatten(1)
         target, products = self._whole.flatten().float(), made @ made.T
         fits, chosen = made @ target, list[int]()
@@ -426,8 +430,8 @@ class Mixture:
         return texts, labels
 
     def _ends(self, made: Tensor, lengths: Tensor) -> Tensor:
-        """How many places each text has (n,): the derivatives at a place are a sum of those typical for the texts that
-        are still there."""
+        """Return how many places each text has (n,). The derivatives at a place are a sum of those typical for the
+        texts that are still there."""
         typical = made[:, len(self.words) :].sum(1) / lengths.clamp_min(1)[:, None]
         shares = torch.linalg.lstsq(typical.T.double(), self.places.T).solution
         return (shares.nan_to_num(0.0) - _HALF).clamp(-1, 1).cumsum(1).argmax(1) + 1
@@ -454,7 +458,8 @@ class Mixture:
         return texts
 
     def _variance(self, left: Tensor, used: int) -> float:
-        """Of the noise, or of what derivatives that are not yet right leave in the rows of so many words."""
+        """Return the variance of the noise, or of what inexact derivatives leave in the rows of so many words where it
+        is larger."""
         rows = left.square().sum(1).topk(max(1, used)).values
         return max(self._noise**2, float(rows.mean()) / left.shape[1], _TINY)
 

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def as_it_is(observation: Observation) -> Observation:
-    """The same."""
+    """Return the observation unchanged."""
     return observation
 
 
@@ -194,7 +194,7 @@ def run_attack(
 
 
 def victims_together(attack: Attack, observation: Observation, chunk: int) -> int:
-    """How many victims are attacked together where ``chunk`` rows (victims times restarts) may be."""
+    """Return how many victims are attacked together where ``chunk`` rows (victims times restarts) are allowed."""
     most = max(chunk // attack.starts, 1)
     if observation.model.evaluates_alone:
         most = min(most, torch.get_num_threads() if _is_light(observation) else 1)

@@ -27,7 +27,7 @@ class Moments(NamedTuple):
 
 
 def statistics_of(observation: Observation, images: Tensor) -> list[tuple[Moments, Moments]]:
-    """Of dummies, and as they are known, for each BatchNorm in the order of the forward pass.
+    """Return the statistics of dummies and the known statistics, for each BatchNorm in the order of the forward pass.
 
     Known are the victim's own where running statistics travelled, else the running ones of the model it started from.
     Of several batches behind an observation both are means, weighted as the running statistics weight local steps; the

@@ -35,7 +35,7 @@ from harness.observation import Observation, Tier
 @ATTACKS.register("identify")
 @validated_attack
 class Identify(Identifier):
-    """It has no settings: network, clip, left out coordinates and noise are those of the observation."""
+    """Attack without settings: network, clip, left out coordinates and noise are those of the observation."""
 
     tier: ClassVar[Tier] = "informed"
     reads_level: ClassVar[bool] = True
@@ -117,7 +117,8 @@ def _row_by_row(observation: Observation, candidates: Tensor, labels: Tensor) ->
 
 
 def _near(observation: Observation, told: Tensor) -> Tensor:
-    """Which candidates (R, C) are about as probable as the most probable one, of distances (R, C) of some rounding."""
+    """Return which candidates (R, C) are about as probable as the most probable one, by distances (R, C) with some
+    rounding."""
     lengths = torch.linalg.vector_norm(observation.target.double(), dim=1)
     rounding = _ROUNDING * lengths.square() / (2 * _variance(observation))
     return told <= (told.amin(1) + rounding.cpu())[:, None]
@@ -210,7 +211,8 @@ def _gradient(observation: Observation, images: Tensor, labels: Tensor) -> Tenso
 
 
 def _among_several(observation: Observation, candidates: Tensor, labels: Tensor, chunk: int) -> Tensor:
-    """The same where others were read together with it. One row at a time: no row depends on how many there are."""
+    """Return the distances of :meth:`Identify.distances` where others were read together with the example. Compute one
+    row at a time: no row depends on how many there are."""
     require_gradients(observation)
     require_several("identify", observation, narrow=True)
     found = []

@@ -84,7 +84,7 @@ def open_labels(observation: Observation, count: int) -> Tensor:
 
 
 def _deviation_of_bias(observation: Observation) -> Tensor:
-    """Of the known noise on the last layer's bias gradient, (1, 1) or (R, 1); 0 without noise."""
+    """Return the deviation of the known noise on the last layer's bias gradient, (1, 1) or (R, 1); 0 without noise."""
     noise, target = observation.noise, observation.target
     if noise is None:
         return target.new_zeros(1, 1)

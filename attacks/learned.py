@@ -175,7 +175,7 @@ class Learned(ClosedForm):
 
 @dataclass(frozen=True)
 class _Task:
-    """What an inverse is fitted to: public examples under some weights (P,), which ``bits`` stand for."""
+    """Task that an inverse is fitted to: public examples under some weights (P,), which ``bits`` stand for."""
 
     simulation: Simulation
     bits: bytes

@@ -168,14 +168,15 @@ class MaximumAPosteriori(Attack):
         return unlikely + dummy.coordinates.square().sum((1, 2)) / 2
 
     def solved_rows(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Tensor | None:
-        """Of texts, those whose words explain all."""
+        """Return which rows (R,) of texts have words that explain all; None for images, and under noise."""
         if not isinstance(observation, SoftTexts) or observation.noise is not None:
             return None
         dummy = self.dummy(observation, position, labels)
         return observation.explained(dummy.images, dummy.targets)
 
     def loss_of_shown(self, observation: Observation, dummy: Dummy) -> Tensor | None:
-        """Of texts, that of the words themselves, since vectors explain more than any words do."""
+        """Return the losses (R,) of the words of texts themselves, since vectors explain more than any words do; None
+        for images."""
         if not isinstance(observation, SoftTexts):
             return None
         return observation.unlikely(dummy.images, dummy.targets.clamp_min(0))

@@ -26,7 +26,7 @@ _LEAST = 0.01
 @ATTACKS.register("membership")
 @validated_attack
 class Membership(Identifier):
-    """It has no settings: it knows the network, its weights before, and what was sent."""
+    """Attack without settings: it knows the network, its weights before, and what was sent."""
 
     def distances(self, observation: Observation, candidates: Tensor, labels: Tensor, chunk: int = 128) -> Tensor:
         if observation.batches is not None:
@@ -73,13 +73,13 @@ def _alignment(seen: Observation, images: Tensor, label: int, chunk: int) -> Ten
 
 
 def _moved(seen: Observation) -> Tensor:
-    """How far the weights came (1, P)."""
+    """Return the change of the weights (1, P)."""
     if seen.reading is None:
         return -seen.learning_rate * seen.local_steps * seen.target
     return seen.reading.update(seen.target, seen.weights) if seen.reading.adaptive is None else _step(seen)
 
 
 def _step(seen: Observation) -> Tensor:
-    """The same of a single adaptive step, whose gradient is what was read."""
+    """Return the change of the weights (1, P) by a single adaptive step, whose gradient is what was read."""
     assert seen.reading is not None and seen.reading.adaptive is not None
     return seen.reading.update(seen.reading.adaptive.step(seen.target), seen.weights)

@@ -71,7 +71,8 @@ class Patches(Attack):
         return Dummy(images.reshape(len(position), 1, *observation.model.image_shape), labels)
 
     def matching(self, observation: Observation, dummy: Dummy) -> Tensor:
-        """As ever where a scale is sought; else the share (R,) of the layer's gradient that no patches explain.
+        """Return the matching loss (R,) of :meth:`Attack.matching` where a scale is sought. Return elsewhere the share
+        (R,) of the layer's gradient that no patches explain.
 
         Where that share is large, as under noise, no scale makes the image right, and none is sought.
         """
@@ -175,7 +176,7 @@ class PatchEmbedding:
 
     @property
     def patches(self) -> int:
-        """How many there are."""
+        """Number of patches."""
         return len(self.pixels)
 
     @property
@@ -225,8 +226,8 @@ _OTHERS, _AGREES = 8, 1e-3
 
 
 def _pixels_of_patches(model: RowModel, layer: nn.Module) -> tuple[Tensor, Tensor] | None:
-    """Which pixel (N, F) of the flat image the layer reads where, and how it is scaled (2, N, F); None where it does
-    not read patches one by one."""
+    """Return which pixel (N, F) of the flat image the layer reads at each place, and how it is scaled (2, N, F). Return
+    None where the layer does not read patches one by one."""
     first = next(model.plain_module.parameters())
     random = torch.rand(model.image_shape, generator=generator("patches", "pixels"))
     numbered = torch.arange(float(random.numel())).reshape(random.shape)

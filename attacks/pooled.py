@@ -74,7 +74,7 @@ def pooled(attack: Attack, observation: Observation, looks: Reconstruction, chun
 
 
 def _taken(values: Tensor, own: Tensor) -> Tensor:
-    """Of values (V, n, ...) of a pool those of each round (V, T, b, ...)."""
+    """Return the values (V, T, b, ...) of each round, taken from the values (V, n, ...) of a pool."""
     return values[torch.arange(len(own))[:, None, None], own]
 
 
@@ -90,7 +90,8 @@ def _pool(images: Tensor, labels: Tensor, loss: Tensor, rounds: int, held: int) 
 
 
 def _of_client(images: Tensor, labels: Tensor, loss: Tensor, held: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The same of one client, of images (T, b, ...), labels (T, b) and losses (T,) of its rounds.
+    """Return the results of :func:`_pool` for one client, from images (T, b, ...), labels (T, b) and losses (T,) of its
+    rounds.
 
     Groups of images that are near each other, each of another round, count by how many they are, then by how well
     their best round is explained. That round's image stands for the group. Places that are left hold the mean.
@@ -120,7 +121,8 @@ def _of_client(images: Tensor, labels: Tensor, loss: Tensor, held: int) -> tuple
 
 
 def _explained(observation: Observation, pool: Tensor, kinds: Tensor, own: Tensor) -> Tensor:
-    """Which of the pool explain each round's gradient best (V, T, b), by swaps from ``own``, one image at a time."""
+    """Return which images of the pool explain each round's gradient best (V, T, b). They are found by swaps from
+    ``own``, one image at a time."""
     rounds = own.shape[1]
     found = [
         _of_round(observation.take(torch.tensor([row])), pool[row // rounds], kinds[row // rounds], start)
@@ -130,7 +132,8 @@ def _explained(observation: Observation, pool: Tensor, kinds: Tensor, own: Tenso
 
 
 def _of_round(seen: Observation, pool: Tensor, kinds: Tensor, start: Tensor) -> Tensor:
-    """The same (b,) of one round, from inner products of the gradients of the pool, and of these with what was read."""
+    """Return which images (b,) of the pool explain the gradient of one round best. Use inner products of the gradients
+    of the pool, and of these with what was read."""
     with torch.no_grad():
         made = seen.model.per_example_gradients(seen.weights, pool[None], kinds[None].to(pool.device))[0].double()
     target, free = seen.target[0].double(), seen.clipping is not None

@@ -191,7 +191,7 @@ def _spaces(seen: Observation, layers: tuple[TokenLayer, ...]) -> tuple[list[Ten
 def _outside(
     model: RowModel, later: TokenLayer, weights: Tensor, texts: Tensor, place: int, basis: Tensor
 ) -> Tensor:  # fmt: skip
-    """How far what a layer is given at a place of texts (N, T) lies outside of a span: (N,)."""
+    """Return how far the vectors that a layer is given at a place of texts (N, T) lie outside of a span: (N,)."""
     if not len(texts):
         return torch.zeros(0)
     return outside(_vectors(model, later, weights, texts, place), basis).cpu()

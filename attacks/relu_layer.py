@@ -88,7 +88,7 @@ def of_rank(gradient: Tensor, exact: Tensor, rank: int) -> Tensor:
 
 
 def _fitted(columns: Tensor, weights: Tensor, values: Tensor) -> Tensor:
-    """Of rows of values (m, k), each with weights of its own, the coefficients (m, n) of columns (k, n)."""
+    """Return the coefficients (m, n) of columns (k, n) that fit rows of values (m, k), each with weights of its own."""
     rank = columns.shape[1]
     products = (weights @ (columns[:, :, None] * columns[:, None]).flatten(1)).unflatten(1, (rank, rank))
     # A row of which nothing is known has no coefficients.
@@ -99,8 +99,8 @@ def _fitted(columns: Tensor, weights: Tensor, values: Tensor) -> Tensor:
 
 @dataclass
 class _Rest:
-    """What is left of the gradient: rows (U, k) of the examples that are not found yet, in a basis (k, D+1) in which
-    the noise on each coordinate has a variance of one; ``sent``: the weights (U, D+1), biases last."""
+    """Rest of the gradient: rows (U, k) of the examples that are not found yet, in a basis (k, D+1) in which the noise
+    on each coordinate has a variance of one; ``sent``: the weights (U, D+1), biases last."""
 
     rows: Tensor
     basis: Tensor
@@ -108,7 +108,7 @@ class _Rest:
 
     @classmethod
     def of(cls, gradient: Tensor, sent: Tensor, examples: int) -> "_Rest":
-        """From the gradient (U, D+1) of a layer that ``examples`` passed."""
+        """Return the rest at the beginning, from the gradient (U, D+1) of a layer that ``examples`` passed."""
         left, sizes, right = torch.linalg.svd(gradient, full_matrices=False)
         units, columns = gradient.shape
         beyond = max((units - examples) * (columns - examples), 1)
@@ -203,8 +203,8 @@ def _next(rest: _Rest) -> tuple[Tensor, _Rest] | None:
 
 
 def _enough(dead: Tensor, rank: int) -> Tensor:
-    """Of which guesses (g,) dead units (g, m) could prove that their rank is one less; of a rank of one nothing has to
-    be."""
+    """Return for which guesses (g,) the dead units (g, m) could prove that their rank is one less. A rank of one needs
+    no proof."""
     return (dead.sum(1) >= rank + _CHECKED) | (rank == 1)
 
 
@@ -233,7 +233,7 @@ def _turned(rows: Tensor) -> Tensor:
 
 
 def _alike(rows: Tensor) -> Tensor:
-    """Which rows (m, k) lie along one line, as far as noise can tell: (m, m)."""
+    """Return which rows (m, k) lie along one line, as far as noise can tell: (m, m)."""
     angles, unit = _turned(rows), rows / rows.norm(dim=1, keepdim=True)
     return 1 - (unit @ unit.T).square() < (angles[:, None] + angles).square() + 1e-8
 
@@ -434,7 +434,7 @@ class _Search:
         return only
 
     def _mixture(self, among: Tensor) -> Tensor:
-        """Of the mixtures (n,) of two directions (n, 2), the one that is zero for the most units."""
+        """Return the mixture (n,) of two directions (n, 2) that is zero for the most units."""
         parts = self.rows @ among
         sizes = parts.norm(dim=1)
         plain = sizes > _PLAIN * _SURE
@@ -483,6 +483,6 @@ def _ranks(values: Tensor) -> Tensor:
 
 
 def _lowest(values: Tensor, share: float = _DEAD) -> Tensor:
-    """Which of values (S, U) are the lowest, a share of them."""
+    """Return which of values (S, U) are the lowest of their row, a share of them."""
     count = int(share * values.shape[1])
     return torch.zeros_like(values, dtype=torch.bool).scatter_(1, values.argsort(1)[:, :count], True)

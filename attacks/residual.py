@@ -24,7 +24,8 @@ _OTHERWISE = 0.01
 
 
 def shares_sent(observation: Observation, candidate: Tensor) -> Iterator[tuple[float, Tensor]]:
-    """In which shares of all looks a coordinate may have been sent, and how likely each is: (R, P), or (1, P).
+    """Yield the shares of all looks in which a coordinate may have been sent, and how likely each is: (R, P), or
+    (1, P).
 
     Args:
         observation: one whose ``carrying`` is known.
@@ -39,7 +40,8 @@ def shares_sent(observation: Observation, candidate: Tensor) -> Iterator[tuple[f
 
 
 def probability_sent(observation: Observation, candidate: Tensor) -> Tensor:
-    """Of each coordinate of gradients (R, P) in one look, or of (1, P) where it is the same for all.
+    """Return the probability that each coordinate of gradients (R, P) is sent in one look; (1, P) where it is the same
+    for all.
 
     Where the largest of a group are sent, those of the candidate; else as many of a group as may be, whichever, of
     those that are large enough. Of a row that shows its zeros, as noise on what is sent alone leaves them, what is no
@@ -64,7 +66,8 @@ def chosen_alone(observation: Observation, candidate: Tensor) -> Tensor:
 
 
 def _of_group(sizes: Tensor, count: int, largest: bool, least: float) -> Tensor:
-    """The same of the magnitudes (R, n) of a group, of which so many are sent."""
+    """Return the probability that each coordinate of a group is sent in one look, by its magnitudes (R, n), of which so
+    many are sent."""
     if largest and 0 < count < sizes.shape[1]:
         return torch.where(_largest(sizes, count), 1 - _OTHERWISE, _OTHERWISE)
     if not least:
@@ -75,7 +78,7 @@ def _of_group(sizes: Tensor, count: int, largest: bool, least: float) -> Tensor:
 
 
 def _largest(sizes: Tensor, count: int) -> Tensor:
-    """Which (R, n) magnitudes are the so many largest of their row."""
+    """Return which magnitudes (R, n) are the ``count`` largest of their row."""
     places = sizes.topk(count, dim=1).indices
     return torch.zeros_like(sizes, dtype=torch.bool).scatter(1, places, True)
 
@@ -205,8 +208,8 @@ def whitened(noise: Noise | None, values: Tensor, transposed: bool = False) -> T
 def white_variance(
     observation: Observation, share: float = FLOOR, sharp: bool = False, left: Tensor | None = None
 ) -> Tensor:
-    """Of noise and the allowed error (R, T * P), or (R, 1), and of what is ``left`` (T * P,), as :func:`whitened`
-    mixes them: of each round by itself."""
+    """Return the variance of noise and of the allowed error (R, T * P), or (R, 1), and of what is ``left`` (T * P,).
+    Each round has its own, mixed as :func:`whitened` mixes rounds."""
     if not is_correlated(observation):
         own = deviation_of(observation, share, sharp).double().square()
         return own if left is None else own + left
@@ -217,7 +220,8 @@ def white_variance(
 
 
 def _of_adaptive_step(observation: Observation, candidate: Tensor, floor: float, sharp: bool) -> Tensor:
-    """The same of candidates for an adaptive step, of whose coordinates rounding leaves some more than others.
+    """Return the negative log-likelihood (R,) of candidates for an adaptive step. Rounding leaves more of some of its
+    coordinates than of others.
 
     Optimizers find a way down only where none counts for much more than others, see ``attacks/stages.py``.
     """
@@ -306,7 +310,8 @@ def explained(observation: Observation, candidate: Tensor, lead: bool = False) -
 
 
 def _may_be(observation: Observation, bounded: Tensor, limit: float) -> Tensor:
-    """Where (R, P) what was read may be a coordinate that was cut, of the same sign where the noise's level is open."""
+    """Return where (R, P) what was read may be a coordinate that was cut. The same sign is enough where the noise's
+    level is open."""
     target, noise = observation.target, observation.noise
     alike = bounded * target > 0
     if noise is not None and noise.deviation is None:
@@ -328,7 +333,7 @@ def _unbounded(observation: Observation, candidate: Tensor) -> Tensor:
 
 
 def deviation_of(observation: Observation, share: float = FLOOR, sharp: bool = False) -> Tensor:
-    """Of the known noise (R, 1) or (R, P), and of the error that is always allowed for."""
+    """Return the deviation (R, 1) or (R, P) of the known noise and of the error that is always allowed for."""
     floor, noise = _floor(observation, share, sharp), observation.noise
     if noise is None or noise.deviation is None:
         return floor
@@ -346,8 +351,8 @@ def _floor(observation: Observation, share: float, sharp: bool = False) -> Tenso
 
 
 def _sharpened(observation: Observation, root: Tensor) -> Tensor:
-    """Where deviations are of coordinates, the root of those with no more noise; but for those that are all read as 0,
-    of which single precision says nothing."""
+    """Return the root of the coordinates with no more noise, where deviations are of coordinates. Return ``root``
+    elsewhere, and for those that are all read as 0, of which single precision says nothing."""
     noise, target = observation.noise, observation.target
     if noise is None or not isinstance(noise.deviation, Tensor):
         return root
@@ -398,7 +403,8 @@ def unread_level(observation: Observation) -> str | None:
 
 
 def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: bool = True) -> str | None:
-    """Why the noise that is declared cannot be on what was read, in words; None where it can, or none is declared.
+    """Return why the noise that is declared cannot be on what was read, in words; None where it can, or none is
+    declared.
 
     Nothing is said where noise covers zeros or cuts: of coordinates that are chosen by their size it is another.
 
@@ -437,7 +443,8 @@ def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: b
 
 
 def _misfit_of_rounds(observation: Observation, white: Tensor) -> str | None:
-    """Why whitened residuals (R, T * P) of T rounds are correlated, in words; None where chance makes as much."""
+    """Return in words that whitened residuals (R, T * P) of T rounds are correlated; None where chance makes as
+    much."""
     assert observation.noise is not None and observation.noise.whitening is not None
     rounds = white.double().unflatten(1, (len(observation.noise.whitening), -1))
     count = rounds.shape[0] * rounds.shape[2]
@@ -449,7 +456,7 @@ def _misfit_of_rounds(observation: Observation, white: Tensor) -> str | None:
 
 
 def _deviation(observation: Observation, candidate: Tensor) -> Tensor | None:
-    """Of the noise there would be on candidates (R, P); None where nobody can say."""
+    """Return the deviation of the noise there would be on candidates (R, P); None where nobody can say."""
     if observation.level is None:
         known = observation.noise is not None and observation.noise.deviation is not None
         return deviation_of(observation) if known else None

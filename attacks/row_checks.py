@@ -166,7 +166,7 @@ class Spans:
 
     @classmethod
     def of(cls, gradient: Tensor, examples: int, noise: float) -> "Spans":
-        """From a gradient (outputs, inputs + 1) of so many examples, in which singular values up to ``noise`` say
+        """Return the spans of a gradient (outputs, inputs + 1) of so many examples. Singular values up to ``noise`` say
         nothing."""
         left, sizes, right = torch.linalg.svd(gradient, full_matrices=False)
         least = max(_ROUNDING * float(sizes[0]), noise)
@@ -202,7 +202,7 @@ def noise_of(gradient: Tensor, examples: int) -> float:
 
 
 class Checks:
-    """What a gradient, of which some rows may have been taken out, says of one guess at a time.
+    """Checks of one guess at a time against a gradient, of which some rows may have been taken out.
 
     Args:
         network: with the weights that were sent.
@@ -436,7 +436,7 @@ def _beside(values: Tensor, basis: Tensor) -> Tensor:
 
 
 def _slopes(network: Network, rows: Tensor, labels: Tensor, free: Tensor, bent: float) -> tuple[Tensor, Factors]:
-    """Of each unknown the row (U,) that it belongs to, and the derivatives (U, ...) of that row's factors.
+    """Return the row (U,) that each unknown belongs to, and the derivatives (U, ...) of that row's factors.
 
     The first m * C unknowns are the continuous columns, those behind them units near their kink.
     """
@@ -459,7 +459,8 @@ def _slopes(network: Network, rows: Tensor, labels: Tensor, free: Tensor, bent: 
 
 
 def _near_kinks(network: Network, rows: Tensor, some: Tensor, bent: float) -> list[Tensor]:
-    """Of each hidden layer the units (k, 2), by row and number, that may be on the wrong side in some rows (m,)."""
+    """Return for each hidden layer the units (k, 2), by row and number, that may be on the wrong side in some rows
+    (m,)."""
     found, values = [], rows
     for (weight, bias), activation in zip(network.layers[:-1], network.activations, strict=True):
         before = values @ weight.mT + bias

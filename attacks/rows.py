@@ -227,7 +227,7 @@ class _Search:
         self.rows = fitted(self.batch, self.rows, self.labels, free, self.left)
 
     def numbers_of(self, rows: Tensor) -> Tensor:
-        """Which features (m, D) are those of continuous columns."""
+        """Return which features (m, D) are those of continuous columns."""
         free = torch.zeros_like(rows, dtype=torch.bool)
         free[:, : len(self.columns.continuous)] = True
         return free

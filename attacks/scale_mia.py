@@ -166,7 +166,7 @@ def _features(model: RowModel, weights: Tensor, images: Tensor, first: str) -> T
 
 
 def _deviation(features: Tensor) -> Tensor:
-    """Of each feature (F,) of public images (n, F), dull ones counted as less dull."""
+    """Return the deviation of each feature (F,) of public images (n, F), at least a share of the largest one."""
     own = features.std(0)
     return own.clamp_min(_DULL * float(own.max())).clamp_min(1e-12)
 

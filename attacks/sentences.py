@@ -154,7 +154,7 @@ class Pairs:
         return tokens
 
     def exponentials(self, own: int) -> Tensor:
-        """How much (H, N) pair ``own`` would listen to each, up to a factor of each head."""
+        """Return how much (H, N) pair ``own`` would attend to each pair, up to a factor of each head."""
         scores = torch.einsum("hd,nhd->hn", self.queries[own], self.keys) / self.keys.shape[2] ** 0.5
         return (scores - scores.amax(1, keepdim=True)).exp()
 
@@ -175,7 +175,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Listening:
-    """What a word's derivatives are if it stood at the place of pair ``own``.
+    """Derivatives of a word if it stood at the place of pair ``own``.
 
     Attributes:
         query: (H, D), by its query. attends: (H, N), to each pair, up to a factor of each head.
@@ -191,8 +191,9 @@ class Listening:
 
     @classmethod
     def all(cls, pairs: Pairs, derivatives: list[tuple[int, Tensor, Tensor]]) -> "list[Listening]":
-        """Of pairs, their queries' derivatives, and those (E, 1 or 3) by what attention says, but for those that are no
-        numbers, as a norm without a gain leaves them."""
+        """Return the derivatives of a word at the places of pairs. Given are the pairs, their queries' derivatives, and
+        those (E, 1 or 3) by what attention says. Leave out those that are no numbers, as a norm without a gain leaves
+        them."""
         known = [one for one in derivatives if bool(one[2].isfinite().all())]
         if not known:
             return []
@@ -205,7 +206,7 @@ class Listening:
 
 @dataclass(frozen=True)
 class Guess:
-    """What the equations of a word are not linear in.
+    """Guess of the numbers in which the equations of a word are not linear.
 
     Attributes:
         there: (N,), how much each pair is in its text. gain: (H,), the derivative by what each head says, times that,
@@ -253,7 +254,7 @@ def equations(pairs: Pairs, heard: Listening, guess: Guess) -> tuple[Tensor, Ten
 
 
 class Reader:
-    """What can be read of gradients (P,) of a network with weights (P,)."""
+    """Reader of gradients (P,) of a network with weights (P,)."""
 
     def __init__(self, model: RowModel, weights: Tensor, target: Tensor) -> None:
         self.model, self.weights = model, weights
@@ -307,7 +308,7 @@ class Reader:
         return (matrix @ torch.linalg.pinv(parts))[:, : len(given)].T
 
     def listening(self, pairs: Pairs, word: int) -> list[Listening]:
-        """Of a word, at each of its places."""
+        """Return the derivatives of a word at each of its places."""
         owns = (pairs.word == word).nonzero()[:, 0].tolist()
         return Listening.all(pairs, [(own, *self._derivatives(pairs, own)) for own in owns])
 

@@ -100,7 +100,8 @@ class Slope(ClosedForm):
         return torch.stack(found, 1)
 
     def _slope(self, seen: Observation) -> Tensor:
-        """Of the log-likelihood at the class means, each weighed by how probable its class is: (R, D)."""
+        """Return the derivative of the log-likelihood at the class means, each weighed by how probable its class is:
+        (R, D)."""
         weights, total = self._likely(seen).softmax(1), torch.zeros(1)
         assert seen.prior is not None
         for label in range(seen.model.classes):
@@ -117,7 +118,7 @@ def _one_by_one(observation: Observation) -> Iterator[Observation]:
 
 
 def _slope_among(seen: Observation, others: Others, label: int) -> Tensor:
-    """Of the log-likelihood at a class mean (D,), as one example among the others."""
+    """Return the derivative (D,) of the log-likelihood at a class mean (D,), as one example among the others."""
     assert seen.prior is not None
     mean = seen.prior.means[label].to(seen.target).expand(1, -1).clone().requires_grad_(True)
     with torch.enable_grad():

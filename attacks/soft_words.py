@@ -152,7 +152,7 @@ class Vectors:
         return self._known[label]
 
     def _counts(self, texts: Tensor) -> Tensor:
-        """How often each word stands at each place (V, T); no word stands for the end."""
+        """Return how often each word stands at each place (V, T). The end is not counted as a word."""
         counts = torch.stack([column.bincount(minlength=len(self.table)) for column in texts.T], 1).double()
         counts[PAD] = 0.0
         return counts
@@ -221,7 +221,7 @@ class SoftTexts(Observation):
         return negative_log_likelihood(self, self._gradient(texts, labels)) <= self.target.shape[1]
 
     def used(self, labels: Tensor, turns: list[int]) -> Tensor:
-        """Which places (R, T) are used, by the class (R,) of each row: those of the length whose turn it is."""
+        """Return which places (R, T) are used, by the class (R,) of each row: those of the length whose turn it is."""
         places, known, found = self.model.image_shape[-1], dict[tuple[int | str, ...], list[int]](), list[int]()
         for row, (label, turn) in enumerate(zip(labels.tolist(), turns, strict=True)):
             key = self.keys[row][:-1]  # the last is that of the start
@@ -299,7 +299,7 @@ def softened(observation: Observation) -> Callable[[Observation], SoftTexts]:
     texts, classes = tokens_of(prior.texts.unflatten(1, (1, -1, model.image_shape[-1]))), prior.classes
 
     def words_of(rows: Observation) -> tuple[Vectors, ...]:
-        """Of each row; the same for rows after each other that have the same table."""
+        """Return the vectors of each row; one and the same for rows after each other that have the same table."""
         found: list[Vectors] = []
         for weights in rows.weights:
             trained = layout.split(weights[None]).get(table)

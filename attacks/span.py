@@ -46,7 +46,7 @@ from harness.observation import Observation
 @ATTACKS.register("span")
 @validated_attack
 class Span(ClosedForm):
-    """It has no settings of its own."""
+    """Attack without settings of its own."""
 
     uses_labels: ClassVar[bool] = False
     reads: ClassVar[Reads] = "texts"
@@ -80,8 +80,9 @@ class Span(ClosedForm):
         return torch.stack(side_by_side(of_row, range(observation.rows), alone)).to(observation.target)
 
     def measures(self, observation: Observation, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Of adapters, how many tokens their rank lets anyone tell; of others, the width of the layer that reads tokens
-        and the rank of its gradient, and of several texts the rank of that which tells their beginnings."""
+        """Return how many tokens the rank of adapters lets anyone tell. Return without adapters the width of the layer
+        that reads tokens and the rank of its gradient. Add, for several texts, the rank of the gradient that tells
+        their beginnings."""
         layers, split = layers_of(observation.model), observation.model.layout.split
         if not layers:
             layer, several = token_layer(observation.model, "span"), observation.unknowns > 1
@@ -102,7 +103,8 @@ class Span(ClosedForm):
 
 
 def _ranks(observation: Observation, layers: Sequence[TokenLayer]) -> list[list[int]]:
-    """Of each layer's gradient in every row; without what rounding accounts for where it fills a whole width."""
+    """Return the rank of each layer's gradient in every row. Leave out what rounding accounts for where the rank fills
+    a whole width."""
     parts, alone = observation.model.layout.split(observation.target), observation.target.device.type == "cpu"
     ranks = [side_by_side(rank_of, list(parts[one.weight]), alone) for one in layers]
     for row in range(observation.rows):

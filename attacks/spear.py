@@ -26,7 +26,7 @@ from harness.observation import Observation
 @ATTACKS.register("spear")
 @validated_attack
 class Spear(ClosedForm):
-    """It has no settings of its own; batches may be as large as a tenth of the layer, and often larger."""
+    """Attack without settings of its own; batches may be as large as a tenth of the layer, and often larger."""
 
     uses_labels: ClassVar[bool] = False
 
@@ -39,7 +39,8 @@ class Spear(ClosedForm):
 
 
 def unexplained(observation: Observation, images: Tensor, attack: str) -> Tensor:
-    """Of the gradient E X of a first layer: what lies beside the rows of X, examples with a one behind each.
+    """Return the part of the gradient E X of a first layer that is outside the span of the rows of X, examples with a
+    one behind each.
 
     Args:
         images: (R, n, C, H, W).

@@ -77,7 +77,8 @@ DESCENDED = Stage(1, allowed=_ALLOWED)
 
 
 def stages_of(observation: Observation, iterations: int) -> list[Stage]:
-    """How an attack that matches gradients spends its iterations on rows that are alike; one stage for plain SGD."""
+    """Return the stages in which an attack that matches gradients spends its iterations on rows that are alike; one
+    stage for plain SGD."""
     adaptive = adaptive_step(observation)
     if adaptive is not None and readable(observation)[0]:
         return [replace(DESCENDED, iterations=iterations)]
@@ -105,7 +106,7 @@ def is_unrolled(observation: Observation) -> bool:
 
 
 def least_share(observation: Observation) -> float:
-    """Of the local steps of an unrolled optimizer, the least that one has in the update; 1 for all else."""
+    """Return the least share that one local step of an unrolled optimizer has in the update; 1 for all else."""
     if not is_unrolled(observation):
         return 1.0
     shares = None if observation.reading is None else observation.reading.shares
@@ -145,13 +146,13 @@ def adaptive_step(observation: Observation) -> Adaptive | None:
 
 
 def blur_of(observation: Observation) -> float | None:
-    """How blurred signs are compared, in medians of |g|; None where more than signs is compared."""
+    """Return how blurred signs are compared, in medians of |g|; None where more than signs is compared."""
     adaptive = adaptive_step(observation)
     return None if adaptive is None else adaptive.blur
 
 
 def readable(observation: Observation) -> Tensor:
-    """Which rows (R,) of adaptive steps give enough magnitudes away; the others give signs."""
+    """Return which rows (R,) of adaptive steps give enough magnitudes away; the others give signs."""
     read = ~unread(observation)
     return read.sum(1) >= _ENOUGH * (observation.target != 0).sum(1)
 
@@ -174,7 +175,7 @@ def excused(candidate: Tensor, observation: Observation) -> Tensor:
 
 
 def signs(candidate: Tensor, target: Tensor, sizes: tuple[int, ...], blur: float) -> Tensor:
-    """How far the signs of gradients (R, P) are from those observed, (R,): between 0 and 4.
+    """Return the distance (R,) of the signs of gradients (R, P) from those observed: between 0 and 4.
 
     It is the mean over tensors of mean (tanh(a / s) - sign g)^2, where s is ``blur`` times the tensor's median |a|.
     """

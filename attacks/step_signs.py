@@ -47,7 +47,8 @@ def tells_both(observation: Observation) -> Tensor:
 
 
 def by_signs(observation: Observation, blur: float) -> Observation:
-    """The same, whose target (R, 2 P) is the signs of both gradients, compared as blurred as is said."""
+    """Return the observation with the signs of both gradients as its target (R, 2 P), compared as blurred as ``blur``
+    says."""
     optimizer = observation.optimizer
     assert optimizer.first_step is not None
     reading = UpdateReading(2, observation.learning_rate, None, adaptive=replace(optimizer.first_step, blur=blur))
@@ -62,7 +63,7 @@ def at_second_step(observation: Observation) -> Tensor:
 
 
 def _moved(observation: Observation) -> Tensor:
-    """How far the weights moved against their gradients (R, P), in units of the learning rate."""
+    """Return how far the weights moved against their gradients (R, P), in units of the learning rate."""
     moved, decay = observation.target * 2, observation.optimizer.weight_decay  # of AdamW alone
     return moved - 2 * decay * observation.weights if decay else moved
 

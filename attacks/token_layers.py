@@ -46,7 +46,7 @@ class TokenLayer:
 
 
 class Seen(Exception):
-    """What the layer was given is known, and nothing after it has to be computed."""
+    """Signal that the input of the layer is known, and nothing after it has to be computed."""
 
 
 @contextmanager
@@ -230,18 +230,18 @@ def row_space(gradient: Tensor) -> Tensor:
 
 
 def rank_of(gradient: Tensor) -> int:
-    """How many rows :func:`row_space` has, which is found in a fraction of its time."""
+    """Return how many rows :func:`row_space` has, in a fraction of its time."""
     values = gradient.double()
     return int(_counted(torch.linalg.svdvals(values)).sum()) if values.isfinite().all() else 0
 
 
 def _counted(sizes: Tensor) -> Tensor:
-    """Which singular values, in falling order, are more than rounding."""
+    """Return which singular values, in falling order, are more than rounding."""
     return sizes > _ROUNDING * sizes[0].clamp_min(1e-300)
 
 
 def outside(vectors: Tensor, basis: Tensor) -> Tensor:
-    """How much of each vector (..., E) lies outside of a span (r, E), as a share of its length.
+    """Return how much of each vector (..., E) lies outside of a span (r, E), as a share of its length.
 
     By Pythagoras, which is exact to 1e-8, and part by part: memory that is asked for anew takes longer than products.
     """
@@ -254,8 +254,8 @@ def outside(vectors: Tensor, basis: Tensor) -> Tensor:
 
 
 def directions(gradient: Tensor, vectors: Tensor, deviation: float) -> Tensor:
-    """How likely it is (V, T), in natural logarithms and up to a constant, that vectors (V, T, E) are behind the rows
-    of a gradient (O, E) with noise of a known deviation on each number.
+    """Return how likely it is (V, T) that vectors (V, T, E) are behind the rows of a gradient (O, E), in natural
+    logarithms and up to a constant. The gradient has noise of a known deviation on each number.
 
     What lies outside of a span by :func:`outside` lies here along directions with no more than noise, each weighed by
     how much of it is noise: Capon, "High-Resolution Frequency-Wavenumber Spectrum Analysis" (Proceedings of the IEEE
@@ -277,8 +277,8 @@ def errors_of(seen: Observation) -> Tensor:
 
 
 def rows_by_error(seen: Observation, layers: tuple[TokenLayer, ...]) -> Iterator[tuple[str, Tensor]]:
-    """Of one row, the rows (O, E) of gradients, each over its error, with the prefix of the layer whose vectors they
-    are of.
+    """Yield the rows (O, E) of gradients, each over its error, with the prefix of the layer whose vectors they are
+    of. The observation has one row.
 
     After the first step of Adam a row is known the better the smaller the derivative behind it.
     """
@@ -295,7 +295,8 @@ def is_noisier(rows: Tensor) -> bool:
 
 
 def rank_above_noise(rows: Tensor) -> int:
-    """In how many directions rows (O, E) over their errors are more than these; in all, of what is no number."""
+    """Return in how many directions rows (O, E) over their errors are more than noise. Rows that are no numbers count
+    in all directions."""
     if not rows.isfinite().all():
         return min(rows.shape)
     return int((torch.linalg.svdvals(rows) > _largest_of_noise(rows)).sum())
@@ -313,13 +314,14 @@ def space_above_noise(rows: Tensor) -> tuple[Tensor, float]:
 
 
 def _largest_of_noise(rows: Tensor) -> float:
-    """Where the largest singular value of independent numbers of deviation 1 lies: near the sum of both roots (Bai and
-    Yin, Annals of Probability, 1993)."""
+    """Return about the largest singular value of independent numbers of deviation 1. It is near the sum of the roots of
+    both sizes (Bai and Yin, Annals of Probability, 1993)."""
     return sum(size**0.5 for size in rows.shape)
 
 
 def end_of(best: Tensor) -> int:
-    """Behind which place scores (T,) fall: where they are cut into two parts that are each the most alike."""
+    """Return the place behind which scores (T,) fall: where they are cut into two parts that are each the most
+    alike."""
     best = best.clamp_min(0.0)
     cuts = torch.stack([
         sum(((one - one.mean()).square().sum() for one in (best[:cut], best[cut:])), best.new_zeros(()))
@@ -367,8 +369,8 @@ class Reading:
     layers: tuple[tuple[Tensor, str], ...]
 
     def off(self, vectors: Vectors) -> Tensor | None:
-        """How far every token at every place (V, T) lies outside of what was used; None where nothing is told: of a
-        gradient that is zero, or whose rows span all there is."""
+        """Return how far every token at every place (V, T) lies outside of what was used. Return None where nothing is
+        told: of a gradient that is zero, or whose rows span all there is."""
         bases = [(row_space(gradient), source) for gradient, source in self.layers]
         told = [outside(vectors(source), one) for one, source in bases if 0 < len(one) < one.shape[1]]
         return torch.stack(told).amax(0) if told else None
