@@ -458,8 +458,8 @@ class Mixture:
         return texts
 
     def _variance(self, left: Tensor, used: int) -> float:
-        """Return the variance of the noise, or of what inexact derivatives leave in the rows of so many words where it
-        is larger."""
+        """Return the variance of the noise, or of what inexact derivatives leave in the rows of so many words: the
+        larger one."""
         rows = left.square().sum(1).topk(max(1, used)).values
         return max(self._noise**2, float(rows.mean()) / left.shape[1], _TINY)
 

@@ -66,8 +66,8 @@ def chosen_alone(observation: Observation, candidate: Tensor) -> Tensor:
 
 
 def _of_group(sizes: Tensor, count: int, largest: bool, least: float) -> Tensor:
-    """Return the probability that each coordinate of a group is sent in one look, by its magnitudes (R, n), of which so
-    many are sent."""
+    """Return the probability that each coordinate of a group is sent in one look, of which so many are. Their
+    magnitudes are (R, n)."""
     if largest and 0 < count < sizes.shape[1]:
         return torch.where(_largest(sizes, count), 1 - _OTHERWISE, _OTHERWISE)
     if not least:

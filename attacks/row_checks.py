@@ -459,8 +459,8 @@ def _slopes(network: Network, rows: Tensor, labels: Tensor, free: Tensor, bent: 
 
 
 def _near_kinks(network: Network, rows: Tensor, some: Tensor, bent: float) -> list[Tensor]:
-    """Return for each hidden layer the units (k, 2), by row and number, that may be on the wrong side in some rows
-    (m,)."""
+    """Return for each hidden layer the units (k, 2), by row and number, that may be on the wrong side. Only some rows
+    (m,) count."""
     found, values = [], rows
     for (weight, bias), activation in zip(network.layers[:-1], network.activations, strict=True):
         before = values @ weight.mT + bias

@@ -39,8 +39,8 @@ class Spear(ClosedForm):
 
 
 def unexplained(observation: Observation, images: Tensor, attack: str) -> Tensor:
-    """Return the part of the gradient E X of a first layer that is outside the span of the rows of X, examples with a
-    one behind each.
+    """Return the part of the gradient E X of a first layer that is outside the span of the rows of X. These are
+    examples with a one behind each.
 
     Args:
         images: (R, n, C, H, W).

@@ -415,7 +415,7 @@ def layers_of(model: RowModel) -> tuple[TokenLayer, ...]:
 
 
 def most_tokens(found: list[Reading]) -> int:
-    """How many tokens can be told at most, by the rows and columns of the gradients that are not zero."""
+    """Return how many tokens can be told at most, by the rows and columns of the gradients that are not zero."""
     of_a, *of_b = (one.layers for one in found)
     told = [min(len(gradient), gradient.shape[1] - 1) for gradient, _ in of_a if gradient.any()]
     told += [min(gradient.shape[1] for gradient, _ in layers) - 1 for layers in of_b]

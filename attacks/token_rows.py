@@ -141,7 +141,7 @@ def read_tables(model: RowModel) -> Tables | None:
 
 
 def moved(seen: Observation) -> Tensor:
-    """Which numbers (R, P) of what was read moved further than rounding moves them."""
+    """Return which numbers (R, P) of what was read moved further than rounding moves them."""
     reading = seen.reading
     if reading is not None and seen.certainty is not None:
         return seen.target.abs() > _MOVED * reading.error(0.0 * seen.target, seen.weights)
@@ -151,7 +151,7 @@ def moved(seen: Observation) -> Tensor:
 
 
 def used_rows(seen: Observation) -> tuple[Tensor | None, Tensor | None]:
-    """Which words (V,) and places (T,) of one row moved; None of what does not say which were used."""
+    """Return which words (V,) and places (T,) of one row moved; None for what does not say which were used."""
     tables = read_tables(seen.model)
     if tables is None:
         return None, None

@@ -25,7 +25,7 @@ from harness.tampering import Tamper
 @ATTACKS.register("trap_weights")
 @validated_attack
 class TrapWeights(Spear):
-    """It has no settings of its own, and reads as :class:`~harness.attacks.spear.Spear` does."""
+    """Attack without settings of its own, which reads as :class:`~harness.attacks.spear.Spear` does."""
 
     tier: ClassVar[Tier] = "tampering"
 

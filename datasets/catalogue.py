@@ -24,7 +24,7 @@ DATASETS: Registry[Loader] = Registry("dataset", "harness.datasets")
 
 @dataclass(frozen=True)
 class Source:
-    """Where a dataset comes from.
+    """Source of a dataset.
 
     Attributes:
         origin: one line on the images' origin.

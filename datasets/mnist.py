@@ -51,7 +51,7 @@ def read_idx(file: DataFile, dimensions: int) -> np.ndarray:
 
 
 def _files(folder: str, root: Path, names: tuple[str, str]) -> list[Path]:
-    """Where images and labels lie: under the data root, else in Debian's folder; none where they are absent."""
+    """Return where images and labels lie: under the data root, else in Debian's folder; none where they are absent."""
     places = [[root / folder / "raw" / name for name in names]]
     if folder == "FashionMNIST":
         places.append([DEBIAN_FOLDER / f"{name}.gz" for name in names])

@@ -145,7 +145,7 @@ def _without_repeats(held: Tensor, labels: Tensor, seed: int) -> Tensor:
 
 
 def most_copies(held: Tensor) -> int:
-    """How often a client (N, n) holds one and the same example, at most; 1 without repeats."""
+    """Return how often a client of examples (N, n) holds one and the same example, at most; 1 without repeats."""
     return max(int(own.unique(return_counts=True)[1].max()) for own in held)
 
 

@@ -217,7 +217,7 @@ def _spread(deviations: Tensor, freedom: int, rank: int) -> Spread:
 
 
 def _shrinkage(deviations: Tensor, values: Tensor, freedom: int) -> Tensor:
-    """How far to draw the variances (of all directions that have any) to their average, in [0, 1]."""
+    """Return how far to draw the variances (of all directions that have any) to their average, in [0, 1]."""
     width, squares = deviations.shape[1], values.square().sum()
     apart = squares - values.sum().square() / width
     error = deviations.square().sum(1).square().sum() / freedom**2 - squares / freedom
@@ -225,7 +225,7 @@ def _shrinkage(deviations: Tensor, values: Tensor, freedom: int) -> Tensor:
 
 
 def _column_spread(deviations: Tensor, freedom: int, rank: int) -> Spread:
-    """The same for rows of a table, fitted to columns that are scaled to deviation 1."""
+    """Return the spread of :func:`_spread` for rows of a table, fitted to columns that are scaled to deviation 1."""
     units = deviations.square().mean(0).sqrt()
     units = units.where(units > 0, 1.0)
     directions, scales, rest = _spread(deviations / units, freedom, rank)

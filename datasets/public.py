@@ -85,7 +85,7 @@ def _near(some: Tensor, others: Tensor) -> Tensor:
 
 
 def _reach(images: Tensor) -> float:
-    """How far apart two images may be and still be copies."""
+    """Return how far apart two images may be and still be copies."""
     return min(NEAR, _SHARE * float(images.double().std(correction=0)))
 
 
@@ -107,7 +107,7 @@ _WIDEST = 3.0
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """What victims and decoys are drawn from, and what is public; no example is in both."""
+    """Data that victims and decoys are drawn from, and data that is public; no example is in both."""
 
     private: Dataset
     public: Dataset

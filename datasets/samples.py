@@ -12,7 +12,7 @@ BUNDLED = Path(__file__).parent / "bundled"
 
 
 def sample_path(name: str) -> Path:
-    """Where the sample of this name is bundled."""
+    """Return where the sample of this name is bundled."""
     return BUNDLED / f"{name}.npz"
 
 

@@ -40,7 +40,7 @@ def load_digits(root: Path) -> Dataset:
 
 @cache
 def _bundled() -> "Bunch":
-    """As the package holds them; reading its text takes longer than a small attack."""
+    """Return the digits as the package holds them; reading its text takes longer than a small attack."""
     # Imported here because scikit-learn takes longer to import than most commands to run.
     from sklearn import datasets
 

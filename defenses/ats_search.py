@@ -103,7 +103,8 @@ def scored(model: RowModel, public: Dataset, candidates: int, epochs: int, seed:
 
 
 def chosen(found: Sequence[Scored], lists: int, alpha: float) -> list[Scored]:
-    """Of the better half in accuracy those of the least cosine; alpha weighs its mean, the rest its variance by class.
+    """Return those of the better half in accuracy that have the least cosine; alpha weighs its mean, the rest its
+    variance by class.
 
     Both count from 0 for the least to 1 for the largest of all lists.
     """

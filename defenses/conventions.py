@@ -23,7 +23,7 @@ _WORDS = {
 
 
 def in_words(convention: Convention) -> str:
-    """Where the noise is added, for the sentence under a table."""
+    """Return where the noise is added, for the sentence under a table."""
     return _WORDS[convention]
 
 

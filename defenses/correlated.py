@@ -76,7 +76,7 @@ class CorrelatedNoise(GaussianNoise):
 
 @lru_cache(maxsize=4096)
 def _mixture(noise: CorrelatedNoise, round_index: int) -> tuple[float, ...]:
-    """How much of the new noise of each round up to one (T,) is in the noise of that one."""
+    """Return how much of the new noise of each round up to ``round_index`` (T,) is in the noise of that round."""
     made, buffers = torch.zeros(0), torch.zeros(noise.count, round_index + 1, dtype=torch.float64)
     for number, fresh in enumerate(torch.eye(round_index + 1, dtype=torch.float64)):
         made, buffers = noise.next(buffers, fresh, number)
@@ -119,7 +119,7 @@ class TreeNoise(CorrelatedNoise):
 
 @dataclass(frozen=True)
 class ToeplitzNoise(CorrelatedNoise):
-    """Of a banded Toeplitz matrix with first column ``column``; the buffers are the noises of the last rounds."""
+    """Noise of a banded Toeplitz matrix with first column ``column``; the buffers are the noises of the last rounds."""
 
     column: tuple[float, ...] = (1.0,)
 
@@ -138,7 +138,7 @@ class ToeplitzNoise(CorrelatedNoise):
 
 @dataclass(frozen=True)
 class MatrixNoise(CorrelatedNoise):
-    """Of the matrix of :func:`best_bands` over ``rounds``, which are all that it has; ``by_rows``: see there."""
+    """Noise of the matrix of :func:`best_bands` over ``rounds``, which are all that it has; ``by_rows``: see there."""
 
     rounds: int = 1
     bands: int = 1
@@ -195,7 +195,7 @@ def best_bands(rounds: int, bands: int, by_rows: bool = False) -> Tensor:
 
 @dataclass(frozen=True)
 class BufferedNoise(CorrelatedNoise):
-    """Of the matrix whose first column is 1 and then the sum of scale decay^(t-1): a buffer for each pair."""
+    """Noise of the matrix whose first column is 1 and then the sum of scale decay^(t-1): a buffer for each pair."""
 
     decays: tuple[float, ...] = ()
     scales: tuple[float, ...] = ()

@@ -59,7 +59,7 @@ class SendFew(Operation):
         return math.ceil(self.share * parameters - 1e-9)
 
     def _above_threshold(self, values: Tensor, count: int, context: RoundContext) -> Tensor:
-        """Which coordinates (N, P) may be sent."""
+        """Return which coordinates (N, P) may be sent."""
         magnitudes = values.abs()
         if self.epsilon is None:
             return magnitudes > self.threshold

@@ -69,7 +69,8 @@ class ReadSensitivity(AnyClip):
         return self.bound if self.of is not None and self.floor >= self.bound else None
 
     def open_noise(self, sigma: float, context: RoundContext) -> Noise:
-        """Of one example alone S is known from its gradient, in every reading of it."""
+        """Return Gaussian noise of ``sigma`` times S. S is known of one example alone, from its gradient, in every
+        reading of it."""
         if context.cohort.batch_size > 1:
             return Noise("gaussian", None)
         held = _CODE_RANGE if self.reading == "example_mean" else (self.floor, self.bound)

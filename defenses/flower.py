@@ -111,7 +111,7 @@ class LocalDP(Defense):
 
 @validated_defense
 class FixedClipping(Defense):
-    """What both sides have in common."""
+    """Fixed clipping: the part that both sides have in common."""
 
     noise_multiplier: Sigma = 0.2
     clipping_norm: Clip = 10.0
@@ -207,7 +207,7 @@ class MoveFlowersBound(Operation):
 
 @validated_defense
 class AdaptiveClipping(Defense):
-    """What both sides have in common."""
+    """Adaptive clipping: the part that both sides have in common."""
 
     noise_multiplier: Sigma = 0.2
     num_sampled_clients: Count | None = None

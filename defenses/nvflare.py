@@ -140,7 +140,7 @@ class SparseVector(Operation):
         return 2 * self.gamma / self.noise_var
 
     def _accepted(self, sizes: Tensor, count: int, context: RoundContext) -> Tensor:
-        """Which values (N, P) pass the noisy threshold, in as many passes as it takes until there are ``count``.
+        """Return which values (N, P) pass the noisy threshold, in as many passes as it takes until there are ``count``.
 
         Without noise those that do not pass in the first never would; then the largest are taken. After many passes
         those that follow are drawn at once.
@@ -216,7 +216,7 @@ def next_passes(above: Tensor, uniform: Tensor) -> Tensor:
 
 
 def up_to_pass(times: Tensor, count: int) -> Tensor:
-    """Which values (N, P) are accepted once there are ``count``: passes end whole. Times are logarithms."""
+    """Return which values (N, P) are accepted once there are ``count``: passes end whole. Times are logarithms."""
     last = times.kthvalue(count, dim=1, keepdim=True).values
     passes, end = times.clamp(max=30.0).exp().ceil(), last.clamp(max=30.0).exp().ceil()
     return (times <= last) | ((passes <= end) & (times < 30.0))

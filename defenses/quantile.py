@@ -28,7 +28,7 @@ from harness.privacy import GaussianLimit, Limit
 
 @dataclass(frozen=True)
 class Steering:
-    """How the bound C moves: towards a quantile of norms, by the noisy sum of bits that say who lies below it.
+    """Movement of the bound C towards a quantile of norms, by the noisy sum of bits that say who lies below it.
 
     Attributes:
         quantile, rate: where to, and how fast. units: how many bits are expected.

@@ -32,7 +32,7 @@ Counts = Annotated[tuple[Count, ...], LISTED]
 
 @dataclass(frozen=True)
 class Differences:
-    """What clients have of their own, given to clients 0, 1, ... in turn; an empty one is common to all.
+    """Settings that clients have of their own, given to clients 0, 1, ... in turn; an empty one is common to all.
 
     Attributes:
         clips, noises, learning_rates: times the common value, > 0.

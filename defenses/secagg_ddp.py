@@ -308,7 +308,8 @@ class SecAggDDP(Defense):
 
 
 def message_limit(mechanism: Mechanism, differences: Differences, cohort: Cohort) -> Limit | NoLimit:
-    """Of one client's noisy local step, the client with the least noise for its clip; ``mechanism`` is that of each."""
+    """Return the limit of one client's noisy local step, for the client with the least noise for its clip;
+    ``mechanism`` is that of each."""
     if not isinstance(mechanism, Gaussian):
         return sum_limit(mechanism, 1)
     if mechanism.noise == 0:
@@ -318,7 +319,7 @@ def message_limit(mechanism: Mechanism, differences: Differences, cohort: Cohort
 
 
 def sum_limit(mechanism: Mechanism, counted: int) -> Limit | NoLimit:
-    """Of the sum of integers in which so many clients' noise counts, the example's own among them."""
+    """Return the limit of the sum of integers in which so many clients' noise counts, the example's own among them."""
     if isinstance(mechanism, PoissonBinomial):
         tosses = PoissonBinomialSum(counted * mechanism.slots, mechanism.trials, mechanism.theta, mechanism.length)
         return RenyiLimit(tosses)

@@ -86,12 +86,12 @@ def surface(cell: Row) -> str:
 
 
 def looks(cell: Row) -> str:
-    """How often the adversary saw the same record."""
+    """Return how often the adversary saw the same record."""
     return f"{cell.observations}x"
 
 
 def rounds_seen(cell: Row) -> int:
-    """In how many rounds the adversary saw the same examples."""
+    """Return in how many rounds the adversary saw the same examples."""
     seen = cell.options.get("rounds_seen")
     return seen if isinstance(seen, int) else 1
 
@@ -225,7 +225,8 @@ def guarantees(cell: CellResult) -> str:
 
 
 def guarantees_and_theorem(cell: CellResult) -> str:
-    """The same, and below how often truths are first in their lineup, measured and at most."""
+    """Return the statements of :func:`guarantees`, and below how often truths are first in their lineup, measured and
+    at most."""
     stated = guarantees(cell)
     return f"{stated}\nfirst in lineup {first_in_lineup(cell)}" if cell.bound is not None else stated
 
@@ -246,7 +247,7 @@ def detectable(cell: CellResult) -> str:
 
 
 def outcomes(cell: CellResult) -> str:
-    """How victims ended, leaving out what never happened."""
+    """Return how victims ended, leaving out what never happened."""
     counts = cell.outcomes.model_dump()
     return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
 

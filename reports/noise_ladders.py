@@ -57,7 +57,7 @@ def draw_rates(panel: Axes, cells: Sequence[tuple[float, CellResult]], style: di
 
 
 def _reach(rate: Rate, end: int) -> float:
-    """How far the interval goes from the rate, in per cent."""
+    """Return how far the interval goes from the rate, in per cent."""
     return 0.0 if rate.ci95 is None else max(0.0, 100 * abs((rate.ci95[end] or 0.0) - (rate.rate or 0.0)))
 
 
@@ -288,8 +288,8 @@ def _claims(document: FrontierDocument) -> list[str]:
 
 
 def _reasons(document: FrontierDocument) -> list[str]:
-    """Why there is no epsilon, what leaks where no image shows it, and why nobody could tell, each once with its
-    points."""
+    """Return why there is no epsilon, what leaks where no image shows it, and why nobody could tell. Each comes once,
+    with its points."""
     found: dict[str, dict[str, None]] = {}
     for point in document.points:
         name = f"{point.defense} on {point.dataset}"

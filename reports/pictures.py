@@ -187,7 +187,8 @@ def drawable(text: str) -> str:
 
 
 def first_rows_box(width: int, height: int, rows: int) -> tuple[int, int, int, int]:
-    """Where a grid of this size shows the labels of its columns and its first ``rows``, without the title above."""
+    """Return where a grid of this size shows the labels of its columns and its first ``rows``, without the title
+    above."""
     tall = height / DOTS_PER_INCH - _TOP - _BOTTOM + _GAP
     shown = min(max(1, int((tall - 0.5 * _TITLE_LINE) // (_TILE + _GAP))), MOST_ROWS)
     title = max(0.0, tall - shown * (_TILE + _GAP)) + 0.5 * (_TOP - _TITLE_LINE)
@@ -197,7 +198,8 @@ def first_rows_box(width: int, height: int, rows: int) -> tuple[int, int, int, i
 
 
 def last_row_boxes(width: int, height: int) -> tuple[Box, Box] | None:
-    """Where a grid of this size shows its last victim's truth and final reconstruction: (left, top, right, bottom).
+    """Return where a grid of this size shows its last victim's truth and final reconstruction:
+    (left, top, right, bottom).
 
     None where a picture is too small to be a grid.
     """

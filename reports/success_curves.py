@@ -33,7 +33,7 @@ def _first(cell: CellResult) -> Rate | None:
 
 @dataclass(frozen=True)
 class Axis:
-    """What a curve runs over: a cell's ``place`` on it, how the others are named (``aside``), and the axis' label.
+    """Axis that a curve runs over: a cell's ``place`` on it, how the others are named (``aside``), and the axis' label.
 
     ``rate``: what is drawn, and ``event`` that of theorems for it, whose limit is drawn beside; None for no limit.
     """
@@ -164,7 +164,7 @@ def _draw(panel: Axes, setting: str, lines: dict[tuple[str, str, str], Curve], a
 
 
 def _draw_limits(panel: Axes, lines: dict[tuple[str, str, str], Curve], axis: Axis) -> None:
-    """What no attacker exceeds by a theorem, once for lines that share it."""
+    """Draw what no attacker exceeds by a theorem, once for lines that share it."""
     drawn = set[tuple[tuple[int, float], ...]]()
     for line in lines.values():
         events = [(at, text.event_of(line[at], axis.event)) for at in sorted(line)] if axis.event else []

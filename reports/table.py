@@ -352,7 +352,7 @@ def _places(cells: Iterable[CellResult]) -> str:
 
 
 def _unfit(cells: Iterable[CellResult]) -> list[RenderableType]:
-    """Why attacks were not fit to find anything, with the cells it concerns."""
+    """Return why attacks were not fit to find anything, with the cells it concerns."""
     return [Text(f"unfit: {said} ({places})") for said, places in _said(cells, lambda cell: cell.flags)]
 
 

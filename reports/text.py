@@ -176,7 +176,7 @@ def blind(event: Ceiling | None) -> str:
 
 
 def first_in_lineup(cell: CellResult) -> str:
-    """How often truths are first in their lineup, blindly too, and what the theorem allows."""
+    """Return how often truths are first in their lineup, blindly too, and what the theorem allows."""
     event = event_of(cell, "first in its lineup")
     if event is None:
         return MISSING

@@ -63,7 +63,7 @@ def save_texts(
 
 
 def save_shown(path: Path, texts: Sequence[ShownText], title: str) -> None:
-    """The same of texts whose words are known. Raises UsageError."""
+    """Write the PNG of :func:`save_texts` with texts whose words are known. Raises UsageError."""
     blocks = [(one, [] if one.truth is None else _plain(one.truth), _lines(one.made)) for one in texts]
     lines = sum(len(true) + len(guess) for _, true, guess in blocks)
     height = _TOP + lines * _LINE + len(blocks) * _GAP + 0.3

@@ -45,7 +45,7 @@ _RARE = 1e-2
 
 @dataclass(frozen=True)
 class Coding:
-    """How numbers (..., P) are written, tensor by tensor.
+    """Coding in which numbers (..., P) are written, tensor by tensor.
 
     Attributes:
         kind: see above. unit: by which numbers are multiplied before, and divided after; not 0.
@@ -79,7 +79,8 @@ class Coding:
         return (high, low) if self.unit < 0 else (low, high)
 
     def smooth(self, values: Tensor, sizes: tuple[int, ...]) -> Tensor:
-        """The same without steps, so that it has a derivative: of signs a sigmoid, else the numbers themselves."""
+        """Return what :meth:`of` returns without steps, so that it has a derivative: of signs a sigmoid, else the
+        numbers themselves."""
         if not self.signs:
             return values
         parts = []
@@ -89,7 +90,7 @@ class Coding:
         return torch.cat(parts, dim=-1)
 
     def at(self, unit: float, shapes: tuple[tuple[int, ...], ...]) -> Self:
-        """The same of numbers in another unit, in tensors of these shapes."""
+        """Return the coding for numbers in another unit, in tensors of these shapes."""
         return replace(self, unit=unit)
 
     def explains(self, values: Tensor, target: Tensor, sizes: tuple[int, ...], lead: bool) -> Tensor:
@@ -188,7 +189,8 @@ class ByChance(Coding):
 
 @dataclass(frozen=True)
 class Adapted(Coding):
-    """What is left of the gradient of matrices W where W + scale B A is trained, B alone: scale^2 W A^T A; else zeros.
+    """Coding that leaves scale^2 W A^T A of the gradient of matrices W where W + scale B A is trained, B alone; else
+    zeros.
 
     Attributes:
         rank: rows of A, which everybody knows. scale: alpha / rank. shapes: of the tensors.
@@ -267,7 +269,8 @@ def _between_levels(block: int, values: tuple[float, ...]) -> Callable[[Tensor],
 
 
 def _between_ranges(part: Tensor) -> tuple[Tensor, Tensor]:
-    """Of AdaQuant, whose smallest and largest number are exact. Of a range without steps only the end is known."""
+    """Return the bounds of numbers in AdaQuant, whose smallest and largest number are exact. Of a range without steps
+    only the end is known."""
     least, most = part.amin(-1, keepdim=True), part.amax(-1, keepdim=True)
     bits = ((most - least) * _ADAQUANT).sqrt().clamp(1, 2.0**16).ceil().log2().ceil()
     half = (most - least) / (2.0**bits - 1).clamp_min(_TINY) / 2
@@ -276,7 +279,7 @@ def _between_ranges(part: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _between_signs(part: Tensor) -> tuple[Tensor, Tensor]:
-    """From zero on; a zero, which only scaled signs leave, is exact."""
+    """Return the bounds of numbers by their signs, from zero on; a zero, which only scaled signs leave, is exact."""
     end, zero = torch.full_like(part, math.inf), torch.zeros_like(part)
     return torch.where(part < 0, -end, zero), torch.where(part > 0, end, zero)
 
@@ -354,7 +357,8 @@ _WORDS: dict[Kind, str] = {
 
 
 def normal_signs(mean: Tensor, variance: Tensor, size: Tensor, zero: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the signs of independent normal numbers (P,), of a size each: the gain of the best line, mean, mean square.
+    """Return three parts for the signs of independent normal numbers (P,), of a size each: the gain of the best line,
+    the mean, and the mean square.
 
     ``zero``: the sign of a number that is 0 for certain.
     """

@@ -72,7 +72,8 @@ def with_threads(count: int) -> Iterator[None]:
 
 
 def threads_of(device: str) -> int | None:
-    """How many threads compute on this device, which may change a number's last bits; None where it is no CPU."""
+    """Return how many threads compute on this device, which may change a number's last bits; None where it is no
+    CPU."""
     return torch.get_num_threads() if device == "cpu" else None
 
 
@@ -106,7 +107,8 @@ class _Meter(TorchDispatchMode):
         return made
 
     def _note(self, tensor: Tensor, made_here: bool) -> None:
-        """What was there before counts nothing, however much of it a view shows."""
+        """Count the memory of a tensor. Memory that was there before counts nothing, however much of it a view
+        shows."""
         storage = tensor.untyped_storage()
         place = storage._cdata  # two views of one storage are one
         if place not in self._sizes:
@@ -135,7 +137,7 @@ def is_small(rows: int, parameters: int, pixels: int, device: str) -> bool:
 
 
 def fitting(asked: int, each: float, what: str, device: str, reserved: float = 0.0) -> int:
-    """How many rows to compute at once.
+    """Return how many rows to compute at once.
 
     Args:
         asked: at most.

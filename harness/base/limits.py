@@ -93,7 +93,7 @@ def share_memory(workers: int, on_device: int | None = None) -> None:
 
 
 def own_share_of_device(free: int) -> int:
-    """Of bytes that are free on a device, those that this process may count on."""
+    """Return how many of the bytes that are free on a device this process may count on."""
     return free // _on_device
 
 

@@ -154,7 +154,8 @@ class LocalOptimizer(BaseModel):
 
     @property
     def text(self) -> str:
-        """As an option has it: ``adam:weight_decay=0.01``; arguments at torch's defaults are left out."""
+        """Text of the optimizer as an option has it: ``adam:weight_decay=0.01``; arguments at torch's defaults are left
+        out."""
         usual = LocalOptimizer(name=self.name)
         told = {name: getattr(self, name) for name in sorted(_ARGUMENTS[self.name])}
         usual_decay = 0.0 if self.groups else usual.weight_decay
@@ -207,14 +208,15 @@ class LocalOptimizer(BaseModel):
         return (update + rate * self.momentum * before) / (1 - self.dampening)
 
     def of_groups(self) -> "list[tuple[int, float, LocalOptimizer]]":
-        """Of each of its groups how many weights, the multiple of the learning rate, and the optimizer by itself."""
+        """Return for each of its groups how many weights it has, the multiple of the learning rate, and the optimizer
+        by itself."""
         return [
             (count, factor, self.model_copy(update={"groups": (), "weight_decay": decay}))
             for count, factor, decay in self.groups
         ]
 
     def way(self, steps: int, rate: float) -> list[float]:
-        """Which share of the whole way lies behind each of L steps, if all gradients were alike."""
+        """Return which share of the whole way is done before each of L steps, if all gradients were alike."""
         if self.groups:
             return self.model_copy(update={"groups": ()}).way(steps, rate)
         gradient, memory = torch.ones(1, 1, dtype=torch.float64), Remembered()
@@ -394,7 +396,7 @@ def facts_of_text(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class UpdateReading:
-    """How the update of L local steps becomes what an attacker matches, in units of a gradient.
+    """Rule by which the update of L local steps becomes what an attacker matches, in units of a gradient.
 
     Attributes:
         steps: L.
@@ -534,7 +536,7 @@ def spacing(values: Tensor, dtype: torch.dtype) -> Tensor:
 def reading_of(
     optimizer: LocalOptimizer, steps: int, rate: float, changed: bool, sent_as: str | None = None
 ) -> UpdateReading:
-    """How updates of these clients are read.
+    """Return how updates of these clients are read.
 
     Args:
         optimizer: of their L local ``steps``, at this learning ``rate``.
@@ -565,7 +567,8 @@ def _reading_of(optimizer: LocalOptimizer, steps: int, rate: float, changed: boo
 
 
 def _reading_of_groups(optimizer: LocalOptimizer, steps: int, rate: float, changed: bool) -> UpdateReading:
-    """Of groups each as by itself; no sum of gradients where a step weighs more in one than in another."""
+    """Return how updates are read whose groups are each read by themselves. There is no sum of gradients where a step
+    weighs more in one group than in another."""
     alone = [
         (count, factor, _reading_of(one, steps, rate * factor, changed)) for count, factor, one in optimizer.of_groups()
     ]
@@ -594,7 +597,8 @@ def _weights(text: str, steps: int, rate: float) -> tuple[float, ...]:
 
 
 def _of_alike(optimizer: LocalOptimizer, steps: int, rate: float) -> tuple[float, ...]:
-    """Of steps at one rate: all gradients but the first, which is not dampened, fare alike from their step on."""
+    """Return the numbers of :func:`_weights` for steps at one rate. All gradients but the first, which is not dampened,
+    have the same course from their step on."""
     # Run on the unit vectors of the weights, the first gradient and the second.
     inputs, memory, made = torch.eye(3, dtype=torch.float64), Remembered(), list[float]()
     here, still = inputs[:1], torch.zeros(1, 3, dtype=torch.float64)
@@ -607,7 +611,8 @@ def _of_alike(optimizer: LocalOptimizer, steps: int, rate: float) -> tuple[float
 
 
 def _of_each(optimizer: LocalOptimizer, steps: int, rate: float) -> tuple[float, ...]:
-    """Of steps at rates of their own: the update, which is linear, differentiated by all that goes into it."""
+    """Return the numbers of :func:`_weights` for steps at rates of their own. They are the derivatives of the update,
+    which is linear, by all that goes into it."""
     with torch.inference_mode(False), torch.enable_grad():
         start, *gradients = (torch.zeros(1, 1, dtype=torch.float64, requires_grad=True) for _ in range(steps + 1))
         here, memory = start, Remembered()

@@ -44,7 +44,8 @@ def _bar() -> type[tqdm]:
 
 
 class _Pace:
-    """When the next plain line is due. There is one for all that a process does: works within one are a part of it."""
+    """Time at which the next plain line is due. There is one for all that a process does: works within one are a part
+    of it."""
 
     def __init__(self) -> None:
         self.due, self.running = 0.0, 0
@@ -110,7 +111,7 @@ class Progress:
         self.advance(done - self._done)
 
     def under_way(self, part: float, note: str = "") -> None:
-        """Of what is not done yet ``part`` units are, all in all: halves of two are one."""
+        """Show that ``part`` units of what is not done yet are done, all in all: halves of two are one."""
         self._part = part
         self._show(note)
 
@@ -174,7 +175,8 @@ def counted(things: Iterable[T], what: str) -> Iterator[T]:
 
 @contextmanager
 def within(place: str = "") -> Iterator[None]:
-    """All that is shown in here is one long work, and happens at this place, as ``cell 3 of 12``, if it has a name."""
+    """Count all that is shown in the block as one long work. It happens at this place, as ``cell 3 of 12``, if the
+    place has a name."""
     before = _PLACE.get()
     _PLACE.set((*before, place) if place else before)
     _pace.begin()

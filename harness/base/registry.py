@@ -19,7 +19,7 @@ from harness.base.errors import UsageError, in_one_line, printable
 
 @contextlib.contextmanager
 def own_code() -> Iterator[None]:
-    """Around an import or a call of somebody's own code, which sees the current folder's modules.
+    """Run an import or a call of somebody's own code in the block, which sees the current folder's modules.
 
     What it prints goes to standard error, where a document on standard output stays whole, and so does what programs
     that it starts print; torch's default precision and device are put back.
@@ -38,7 +38,7 @@ def own_code() -> Iterator[None]:
 
 @contextlib.contextmanager
 def installed(module: str) -> Iterator[None]:
-    """Around the import of an installed module, for which a mere folder of its name here is not taken.
+    """Import an installed module in the block, for which a mere folder of its name here is not taken.
 
     Python takes any folder on its path for a package, and asks only then where an editable installation lies, such as
     that of the very project in this folder.

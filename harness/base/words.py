@@ -97,7 +97,7 @@ class Words:
         return rows
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """How many tokens each text has, if none is cut off."""
+        """Return how many tokens each text has, if none is cut off."""
         return [len(pieces(text)) for text in texts]
 
     def text(self, tokens: Sequence[int]) -> str:

@@ -75,7 +75,7 @@ def capture_mod(folder: Path | str, *, strict: bool = False, **facts: Any) -> Mo
 
 
 def capturing(strategy: Any, folder: Path | str, *, strict: bool = False, **facts: Any) -> Any:
-    """The same strategy, which from now on keeps what reaches the server from every client of every round.
+    """Return the given strategy, which from now on keeps what reaches the server from every client of every round.
 
     Args:
         strategy: of Flower's message API; it is changed.

@@ -251,7 +251,7 @@ def _problems(watch: Watch, given: Mapping[str, Any]) -> list[str]:
 
 
 def _complex(weights: Arrays) -> str | None:
-    """Why complex weights are not captured; None where there are none."""
+    """Return why complex weights are not captured; None where there are none."""
     name = next((name for name, one in weights.items() if torch.as_tensor(one).is_complex()), None)
     return None if name is None else f"its weight {name!r} is complex; {REAL}"
 
@@ -313,7 +313,8 @@ def _usual_of(watch: Watch, seen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tell_of_contradictions(given: Mapping[str, Any], seen: Mapping[str, Any]) -> None:
-    """What is given counts; whoever gives it should know that it was not so."""
+    """Warn of given facts that were otherwise in the training. What is given counts; whoever gives it should know that
+    it was not so."""
     for name in given.keys() & seen.keys() - _MAY_DIFFER:
         if _tuple_of(given[name]) != _tuple_of(seen[name]):
             had = "none" if seen[name] is None else seen[name]
@@ -387,7 +388,7 @@ def captured(
 
 
 def _require_possible(network: nn.Module, optimizer: object, scheduler: Any, given: Mapping[str, Any]) -> None:
-    """Whether a capture can be judged, as far as that is known before the training.
+    """Check whether a capture can be judged, as far as that is known before the training.
 
     Raises:
         UsageError: it cannot. ValidationError: a fact is missing or out of range.
@@ -424,7 +425,7 @@ def is_by_hand(given: Mapping[str, Any]) -> bool:
 
 
 def require_facts(given: Mapping[str, Any]) -> None:
-    """Whether these facts can be of a capture whose others are read while the network trains.
+    """Check whether these facts can be of a capture whose other facts are read while the network trains.
 
     Raises:
         UsageError, ValidationError: one is unknown or out of range.

@@ -69,7 +69,7 @@ def _step(*values: Tensor) -> float:
 
 
 def near_of(output: Tensor, gradient: Tensor) -> float:
-    """How much a multiple may be off by the rounding of floats, relative to it."""
+    """Return how much a multiple may be off by the rounding of floats, relative to it."""
     return max(_NEAR, _FLOATS * _step(output, gradient))
 
 
@@ -192,7 +192,7 @@ _SAME_NORM, _NEAR_OF_HALF = 1e-3, 1e-2
 
 @dataclass(frozen=True)
 class _Step:
-    """What happened to the gradients of one step.
+    """Changes of the gradients of one step.
 
     Attributes:
         factor: by which all were multiplied; None where it is not one for all weights.
@@ -309,7 +309,7 @@ class Clips:
         return {}
 
     def _problem(self) -> str | None:
-        """Why no bound can be read from the norms before steps; None where it can."""
+        """Return why no bound can be read from the norms before steps; None where it can."""
         if self._by_hooks is not None and self._by_hooks:
             return "a hook on a weight changes its gradient"
         if self._between is not None and self._between:

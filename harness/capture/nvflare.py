@@ -67,7 +67,7 @@ class CaptureFilter(Filter):
         self.folder, self.facts, self.strict = folder, facts, strict
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """What NVFlare calls with everything that happens."""
+        """Handle an event: NVFlare calls this with everything that happens."""
         if event_type == EventType.BEFORE_TASK_EXECUTION:
             self._begin(fl_ctx)
         elif event_type in (EventType.ABORT_TASK, EventType.END_RUN):

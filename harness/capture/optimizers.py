@@ -65,7 +65,7 @@ class Steps:
         self._with_gradient |= {id(one) for one in parameters_of(optimizer) if one.grad is not None}
 
     def end(self, optimizer: Optimizer) -> None:
-        """It took a step."""
+        """Note that an optimizer took a step."""
         first = next((facts for one, facts in self._all if one is optimizer), None)
         if first is None:  # of no known class, which is told
             self.rates.append(float(optimizer.param_groups[0].get("lr") or 0.0))

@@ -52,7 +52,7 @@ def _is_look(hook: Any) -> bool:
 
 
 def hide_looks_from_scripts() -> None:
-    """From now on ``torch.jit.script`` compiles networks as if nobody looked: it would compile hooks too."""
+    """Make ``torch.jit.script`` compile networks from now on as if nobody looked: it would compile hooks too."""
     original: Any = torch.jit.script
     if hasattr(original, "hides_looks"):
         return
@@ -115,7 +115,7 @@ class Pass:
 
     @property
     def multiple(self) -> float | None:
-        """Of its mean cross-entropy; None where it was not seen."""
+        """Loss as a multiple of its mean cross-entropy; None where it was not seen."""
         return None if self.share is None else float(self.share) / self.scale
 
 
@@ -169,7 +169,7 @@ class Network:
         self._again = True
 
     def _look_at_pass(self, batch: Pass, inputs: int, made: Any, trained: Sequence[Tensor]) -> None:
-        """What a network does in a pass beside computing logits of each example."""
+        """Note what a network does in a pass beside computing logits of each example."""
         batch.drew = not alike(self._chance, random_state())
         self.mixes = self.mixes or _mixing_layer(self.module)
         self.coarse = self.coarse or _half_of(trained)
@@ -224,7 +224,8 @@ class Network:
                 self._read_loss(one, other)
 
     def _read_loss(self, batch: Pass, logits: Tensor) -> None:
-        """Of several outputs the logits are that whose gradient comes first: others may be what they are made of."""
+        """Read the loss from the gradient at the logits. Of several outputs the logits are that whose gradient comes
+        first: others may be what they are made of."""
         # A copy: what is computed in place from here on is no output of the network's.
         scores, keep = logits.detach().clone(), not self.steps
 

@@ -194,7 +194,7 @@ class Watch:
                     self._follow(one)
 
     def _find_wrappers(self) -> None:
-        """What was wrapped around the given network before, which the loop may call in its place."""
+        """Find what was wrapped around the given network before, which the loop may call in its place."""
         for one in gc.get_objects():
             if is_wrapper(one) and self._is_given(one):
                 self._follow(one)
@@ -351,7 +351,7 @@ class Watch:
         return {"model": name + scaled, "layers": digest_of_layers(module)}
 
     def _look_at_scale(self, network: Network, name: str | None) -> None:
-        """How its images were scaled, if they are not in [0, 1]."""
+        """Note how the images of a network were scaled, if they are not in [0, 1]."""
         if network.least is None or network.most is None:
             return
         ends = [(float(least), float(most)) for least, most in zip(network.least, network.most, strict=True)]
@@ -371,7 +371,7 @@ class Watch:
             )
 
     def _look_within(self, network: Network) -> None:
-        """What a network does beside its function of weights and examples."""
+        """Note what a network does beside its function of weights and examples."""
         if network.random is not None:
             self._tell(random_said(network.random))
         elif all(one.drew for step in network.made for one in step):  # another thread would not do so in every pass
@@ -413,7 +413,7 @@ class Watch:
             )
 
     def look_at_reply(self, sent: Mapping[str, Any], before: Iterable[str], kept: bool) -> None:
-        """What left the client's app, beside what it trained.
+        """Look at what left the client's app, beside what it trained.
 
         Args:
             sent: arrays of its network after the training.
@@ -444,7 +444,8 @@ class Watch:
         return self._early if self._asked is None else [self._drawn.get(self._asked[0], self._asked[1])]
 
     def of_steps(self, truth: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
-        """Of the examples of all batches those that made steps, where they can be told apart by their numbers."""
+        """Return those of the examples of all batches that made steps, where they can be told apart by their
+        numbers."""
         network = self._network(set(names))
         every = [] if network is None else network.all
         count = len(truth["labels"]) if truth else 0
@@ -503,7 +504,7 @@ class Watch:
 
 
 def _unlike(passes: Sequence[Pass]) -> str:
-    """Why the losses of batches are not all of one multiple of their mean cross-entropy."""
+    """Return why the losses of batches are not all of one multiple of their mean cross-entropy."""
     multiples = [one.multiple for one in passes if one.multiple]
     if not any(one != one for one in multiples):
         said = f"its losses are from {min(multiples):.4g} to {max(multiples):.4g} times the mean cross-entropy"
@@ -516,7 +517,7 @@ def _unlike(passes: Sequence[Pass]) -> str:
 
 
 def _facts_of_loader(loader: Any) -> Loader:
-    """Of a loader like torch's, which may be without a length."""
+    """Return the facts of a loader like torch's, which may be without a length."""
     batches = getattr(loader, "batch_sampler", None)
     found = loader_of(getattr(loader, "dataset", None), batches if batches is not None else loader)
     found.places = None
@@ -573,7 +574,7 @@ def _tensors(given: Any) -> list[Tensor]:
 
 
 def _listen_to_gradients() -> None:
-    """From now on every watch is told of gradients; ``Tensor.backward`` asks torch.autograd for them."""
+    """Tell every watch of gradients from now on; ``Tensor.backward`` asks torch.autograd for them."""
     for name in ("backward", "grad"):
         original: Any = getattr(torch.autograd, name)
         if not hasattr(original, _MARK):
@@ -595,7 +596,7 @@ def _told(original: Any, of_weights: bool) -> Any:
 
 
 def _listen(kind: type[Any], name: str, tell: Callable[[Watch, Any], None]) -> None:
-    """From now on every watch is told when this method of torch's was called: of it torch has no hooks."""
+    """Tell every watch from now on when this method of torch's was called: torch has no hooks for it."""
     original = getattr(kind, name)
     if hasattr(original, _MARK):
         return

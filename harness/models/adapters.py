@@ -20,8 +20,8 @@ RANK = 8
 
 
 class Adapter(nn.Module):
-    """What is added (..., O) for values (..., I): ``scale`` times B A of them, where A (r, I) is random and B (O, r)
-    zero at first."""
+    """Part (..., O) that is added for values (..., I): ``scale`` times B A of them, where A (r, I) is random and B
+    (O, r) zero at first."""
 
     def __init__(self, inputs: int, outputs: int, rank: int, alpha: float) -> None:
         super().__init__()

@@ -30,7 +30,8 @@ UNCOVERED = "running statistics of BatchNorm travel beside the update without no
 
 
 class LayerStatistics(NamedTuple):
-    """Of one layer's input over each row's batch: mean and (biased) variance (R, channels), of ``count`` values."""
+    """Statistics of one layer's input over each row's batch: mean and (biased) variance (R, channels), of ``count``
+    values."""
 
     name: str
     mean: Tensor
@@ -52,14 +53,15 @@ def trained_layers(module: nn.Module) -> dict[str, BatchNorm]:
 
 
 def keep_running_statistics(module: nn.Module) -> None:
-    """From now on no forward pass moves them: each client's are followed apart (:class:`RunningStatistics`)."""
+    """Keep running statistics from moving in any forward pass from now on: each client's are followed apart
+    (:class:`RunningStatistics`)."""
     for layer in trained_layers(module).values():
         layer.track_running_stats = False
 
 
 @contextmanager
 def in_evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Around passes in which running statistics take the place of the batch's."""
+    """Use running statistics in the place of the batch's for passes in the block."""
     layers = list(trained_layers(module).values())
     for layer in layers:
         layer.eval()
@@ -72,7 +74,8 @@ def in_evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def recorded(module: nn.Module) -> Iterator[list[LayerStatistics]]:
-    """Around a forward pass: what every BatchNorm is given, (channels,) each, in the order of calling."""
+    """Yield a list for the statistics of what every BatchNorm is given, (channels,) each, in the order of calling. A
+    forward pass in the block fills it."""
     seen: list[LayerStatistics] = []
 
     def record(name: str, _: nn.Module, given: tuple[Tensor, ...]) -> None:
@@ -100,8 +103,9 @@ def running_of(layer: BatchNorm) -> list[tuple[str, Tensor]]:
 
 @contextmanager
 def batch_statistics(module: nn.Module) -> Iterator[Buffers]:
-    """Around a single pass that is given these buffers in the place of the network's: torch itself leaves in them what
-    it normalises the batch by, at no cost, since with a momentum of one running statistics are the last batch's."""
+    """Yield buffers that a single pass in the block is given in the place of the network's. Torch itself leaves in them
+    what it normalises the batch by. That has no cost, since with a momentum of one running statistics are the last
+    batch's."""
     layers = {name: layer for name, layer in trained_layers(module).items() if layer.running_mean is not None}
     momenta = {name: layer.momentum for name, layer in layers.items()}
     for layer in layers.values():
@@ -160,7 +164,7 @@ class RunningStatistics:
 
 
 def shares_of(layer: BatchNorm, steps: int) -> list[float]:
-    """How much of each step's batch is in running statistics in the end; the rest is what they began with."""
+    """Return how much of each step's batch is in running statistics in the end; the rest is what they began with."""
     assert layer.num_batches_tracked is not None
     tracked = int(layer.num_batches_tracked)
     shares: list[float] = []
@@ -237,7 +241,8 @@ def require_variance(name: str, places: Mapping[str, int], examples: int) -> Non
 
 
 class JointGradients:
-    """What the hooks of a defense see of N clients whose batches are normalised as a whole: their mean gradients only.
+    """Gradients that the hooks of a defense see of N clients whose batches are normalised as a whole: their mean
+    gradients only.
 
     Args:
         name: of the network, for errors.
@@ -331,7 +336,7 @@ class KnownBatches:
         return replace(self, statistics=taken)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "KnownBatches":
-        """The same on another device and in another precision."""
+        """Return the known batches on another device and in another precision."""
         if self.statistics is None:
             return self
         moved = {

@@ -124,7 +124,7 @@ class Products(Protocol):
 
 
 class Bilinear(Products, Protocol):
-    """The same, and how much of its derivatives anybody wants.
+    """One product, those that are its derivatives, and how much of its derivatives anybody wants.
 
     Attributes:
         kernels_once: the derivative by the kernels is taken in one pass that creates a graph and never again: attacks

@@ -230,5 +230,5 @@ class MaterialisedGradients:
 
 
 def _present(given: Tensor | None, like: Tensor) -> Tensor:
-    """Which places (N, B) hold an example; all of them where nothing is given."""
+    """Return which places (N, B) hold an example; all of them where nothing is given."""
     return like.new_ones(like.shape[:2], dtype=torch.bool) if given is None else given.bool()

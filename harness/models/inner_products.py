@@ -148,7 +148,7 @@ class _Watch(TorchFunctionMode):
         return self.linear(heard, own["out_weight"], own["out_bias"]).transpose(0, 1), None
 
     def _added_up(self, parameter: Tensor | None, slopes: Tensor) -> None:
-        """Of a parameter that is the same for all tokens, whose derivatives add up."""
+        """Add the products of a parameter that is the same for all tokens, whose derivatives add up."""
         if parameter is not None and (name := self._names.get(id(parameter))):
             total = slopes.sum(1)
             self.add(name, total @ self._read[name], total.square().sum(1))

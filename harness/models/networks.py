@@ -65,7 +65,7 @@ def is_of_torchvision(name: str) -> bool:
 
 
 def _names() -> list[str]:
-    """Of all networks that give logits of whole images."""
+    """Return the names of all networks of torchvision that give logits of whole images."""
     from torchvision import models  # here, since it is slow to load
 
     return models.list_models(module=models)
@@ -309,7 +309,8 @@ def _keep_what_layers_get(module: nn.Module) -> None:
 
 
 def _fix_untrained_parameters(module: nn.Module) -> None:
-    """What ``requires_grad_(False)`` keeps from training becomes a buffer of the same name: it has no gradient."""
+    """Replace each parameter that ``requires_grad_(False)`` keeps from training by a buffer of the same name: it has no
+    gradient."""
     for layer in module.modules():
         for name, parameter in list(layer._parameters.items()):
             if parameter is not None and not parameter.requires_grad and not nn.parameter.is_lazy(parameter):

@@ -68,8 +68,8 @@ def _borders(module: nn.Module, image_shape: tuple[int, ...]) -> Mapping[str, tu
 
 
 def border_of(size: Size, layer: nn.Conv2d) -> tuple[Border, Size]:
-    """Of a convolution of images (rows, columns): how much of its kernels' border meets nothing but padding, above,
-    below, left and right, and the padding, in rows and columns, that the rest needs.
+    """Return for a convolution of images (rows, columns) how much of its kernels' border meets nothing but padding:
+    above, below, left and right. Return also the padding, in rows and columns, that the rest needs.
 
     Of 3x3 kernels on a single pixel eight of nine weights do nothing.
     """

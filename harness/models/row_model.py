@@ -334,7 +334,7 @@ _TOLERANCE = 1e-3
 
 
 class RowNetwork(Protocol):
-    """What evaluates a network for several rows at once; see :class:`harness.models.RowModel`."""
+    """Network that is evaluated for several rows at once; see :class:`harness.models.RowModel`."""
 
     name: str
     image_shape: ImageShape
@@ -344,7 +344,7 @@ class RowNetwork(Protocol):
 
     @property
     def vocabulary(self) -> int | None:
-        """How many tokens a network of texts knows; None of one that takes images."""
+        """Number of tokens that a network of texts knows; None for one that takes images."""
         ...
 
     def evaluate_by(self, way: Way) -> nn.Module:
@@ -366,7 +366,7 @@ class RowNetwork(Protocol):
 
 @dataclass(frozen=True)
 class Trial:
-    """What a network is tried on.
+    """Weights and examples that a network is tried on.
 
     Attributes:
         weights: (2, P). images: (2, 2, C, H, W). labels: (2, 2).
@@ -394,7 +394,7 @@ class Trial:
         return cls(weights, images.to(weights), torch.randint(classes, (2, 2), generator=generator))
 
     def double(self) -> "Trial":
-        """The same in double precision."""
+        """Return the trial in double precision."""
         return Trial(self.weights.double(), self.images.double(), self.labels)
 
 
@@ -497,7 +497,8 @@ def _agrees(model: RowNetwork, trial: Trial) -> bool:
 
 
 def _agrees_in_double(model: RowNetwork, module: nn.Module, trial: Trial) -> bool:
-    """The same where rounding is not all: normalising numbers that are nearly alike magnifies it."""
+    """Return whether :func:`_agrees` holds in double precision. Single precision may round too much: normalising
+    numbers that are nearly alike magnifies it."""
     modules = (model.plain_module, module)
     try:
         for each in modules:
@@ -509,7 +510,7 @@ def _agrees_in_double(model: RowNetwork, module: nn.Module, trial: Trial) -> boo
 
 
 def _fails_twice(model: RowNetwork, trial: Trial) -> str | None:
-    """Why the gradients can't be differentiated by the images; None where they can."""
+    """Return why the gradients can't be differentiated by the images; None where they can."""
     try:
         images = trial.images.clone().requires_grad_()
         gradient = model.gradient(trial.weights, images, trial.labels, create_graph=True)

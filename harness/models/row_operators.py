@@ -24,7 +24,7 @@ _SHORT, _SHORT_SUM = 10, 24
 
 @lru_cache(maxsize=64)
 def _places(size: Size, kernel: Size, stride: Size, device: torch.device) -> Tensor:
-    """Where in a flat image of a ``size`` each number of its patches (k*k*L,) stands."""
+    """Return where in a flat image of a ``size`` each number of its patches (k*k*L,) stands."""
     rows, columns = (torch.arange(one, device=device) for one in size)
     down, across = rows.unfold(0, kernel[0], stride[0]).mT, columns.unfold(0, kernel[1], stride[1]).mT
     return (down[:, None, :, None] * size[1] + across[None, :, None, :]).flatten()

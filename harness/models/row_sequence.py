@@ -79,7 +79,8 @@ class Product:
         return Recorded(self, values.detach(), windows.detach(), output)
 
     def record_alone(self, named: Named, values: Tensor) -> "Recorded":
-        """The same for weights and values (B, ...) of one row, by the library's own layer."""
+        """Return the record of :meth:`record` for weights and values (B, ...) of one row, by the library's own
+        layer."""
         weight, bias, layer = named[self.weight], None if self.bias is None else named[self.bias], self.convolution
         if layer is None:
             output = functional.linear(values, weight, bias)
@@ -353,7 +354,7 @@ class Sigmoid:
 
 
 class Reshaped:
-    """The same numbers in another shape (R, B, ...)."""
+    """Layer that returns the same numbers in another shape (R, B, ...)."""
 
     def __init__(self, *shape: int) -> None:
         self._shape = shape

@@ -31,7 +31,7 @@ _ALIGNED = 64  # bytes, as all memory that PyTorch asks for
 
 
 class Rows(Protocol):
-    """What evaluates a network for rows: R of B images each, weights as flat vectors (R, P)."""
+    """Evaluation of a network for rows: R of B images each, weights as flat vectors (R, P)."""
 
     def logits(self, weights: Tensor, images: Tensor) -> Tensor:
         """Logits (R, B, K) of images (R, B, C, H, W)."""
@@ -172,7 +172,7 @@ _WEIGHTS = {"weight", "bias", "in_proj_weight", "in_proj_bias", "class_token", "
 
 @dataclass(frozen=True)
 class Way:
-    """How rows are evaluated: as a chain, by the network's own ``row_logits``, or as a network with ``other_layers`` or
+    """Way to evaluate rows: as a chain, by the network's own ``row_logits``, or as a network with ``other_layers`` or
     its own, together or alone."""
 
     sequence: RowSequence | None
@@ -224,7 +224,7 @@ def _trains_each_layer(module: nn.Module) -> bool:
 
 
 def _own_rows(module: nn.Module) -> EvaluatesRows | None:
-    """How a network evaluates rows together itself, if it is one that does."""
+    """Return how a network evaluates rows together itself; None if it does not."""
     return module if isinstance(module, EvaluatesRows) else torchvision_transformer(module)
 
 
@@ -268,7 +268,7 @@ class LoneRows:
         return self._gradients(_rows(weights), _rows(images), targets.unbind(), create_graph)
 
     def per_example_gradients(self, weights: Tensor, images: Tensor, targets: Tensor, create_graph: bool) -> Tensor:
-        """The same (R, B, P) of each example's own loss, without a copy of the weights for each."""
+        """Return the gradients (R, B, P) of each example's own loss, without a copy of the weights for each."""
         batch = images.shape[1]
         repeated = [flat for flat in _rows(weights) for _ in range(batch)]
         examples, alone = _rows(images.flatten(0, 1)[:, None]), targets.flatten(0, 1)[:, None].unbind()

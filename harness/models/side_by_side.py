@@ -67,7 +67,7 @@ _depth, _leave = 0, None
 
 @contextmanager
 def twice_differentiable_attention() -> Iterator[None]:
-    """Around forward passes: the only attention whose gradient has a derivative.
+    """Use the only attention whose gradient has a derivative, for forward passes in the block.
 
     PyTorch's choice is one for all threads: who leaves first must not take it from the others.
     """

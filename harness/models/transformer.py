@@ -72,7 +72,7 @@ class _Linear(LinearRows):
 
 @dataclass(frozen=True)
 class LayerNames:
-    """What the parts of an encoder layer are called; as it stands, by ``nn.TransformerEncoderLayer``."""
+    """Names of the parts of an encoder layer; the defaults are those of ``nn.TransformerEncoderLayer``."""
 
     norm: str = "norm1"
     attention: str = "self_attn"
@@ -154,7 +154,8 @@ class RowTransformer:
 
 
 def _shares(queries: Tensor, keys: Tensor, width: int) -> Tensor:
-    """How much each of queries (..., Q, F) attends to each of keys (..., K, F), of heads of so many coordinates."""
+    """Return how much each of queries (..., Q, F) attends to each of keys (..., K, F). Heads have so many
+    coordinates."""
     return (queries * width**-0.5 @ keys.mT).softmax(-1)
 
 

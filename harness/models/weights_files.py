@@ -66,7 +66,7 @@ def _plain_arrays(path: Path) -> dict[str, Tensor]:
 
 
 def stored_names(given: Mapping[str, str], module: nn.Module) -> dict[str, str]:
-    """How a file calls each tensor of a network: its names there by the names that ``given`` has for them.
+    """Return how a file calls each tensor of a network: its names there by the names that ``given`` has for them.
 
     What a wrapper puts before names is taken off. Weights of two layers that are one have two names, of which some
     formats keep one.

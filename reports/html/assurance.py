@@ -42,7 +42,7 @@ _AGAIN = ("harness site RUN --out board", "harness verify board/cards/NAME.json"
 
 @dataclass(frozen=True)
 class Stated:
-    """What the operator says, in their own words; empty where they do not."""
+    """Statements of the operator, in their own words; empty where they make none."""
 
     system: str = ""
     by: str = ""
@@ -51,7 +51,7 @@ class Stated:
 
 @dataclass(frozen=True)
 class Assurance:
-    """All that the template shows, in its order."""
+    """Contents that the template shows, in its order."""
 
     stated: Stated
     answers: tuple[tuple[Sentence, ...], ...]
@@ -86,7 +86,7 @@ class Assurance:
 
     @property
     def alone(self) -> Sentence | None:
-        """Where one row would say no more than the answer does: which places were attacked."""
+        """Sentence on which places were attacked, where one row would say no more than the answer does; else None."""
         groups = self.groups
         if len(groups) > 1 or self.several:
             return None
@@ -119,7 +119,7 @@ def require_whole(runs: Sequence[RunData]) -> None:
 
 
 def fault_of(runs: Sequence[RunData]) -> str | None:
-    """Why there is no assurance at all, None where there may be."""
+    """Return why there is no assurance at all; None where there may be."""
     return next((f"run {run.name}: {run.fault}" for run in runs if not run.valid), None)
 
 

@@ -159,7 +159,7 @@ _CONTROLS = {
 
 
 def control_summary(runs: Sequence[RunData]) -> Table:
-    """How often each control held, and where it did not."""
+    """Return a table of how often each control held, and where it did not."""
     held: dict[str, list[bool]] = {}
     failed: dict[str, dict[str, None]] = {}
     for run in runs:

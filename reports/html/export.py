@@ -405,7 +405,7 @@ class Exported:
 
     @property
     def written(self) -> datetime:
-        """When the last of the runs was written, in UTC; the beginning of 1970 where no file says so."""
+        """Time when the last of the runs was written, in UTC; the beginning of 1970 where no file says so."""
         return datetime.fromtimestamp(max(run.written or 0.0 for run in self.runs), UTC)
 
 
@@ -514,7 +514,7 @@ def _entry(value: Plain) -> str:
 
 
 def as_json(exported: Exported) -> bytes:
-    """The same rows, and the runs that they are of, each with the hash of its evidence."""
+    """Return the rows of :func:`rows_of` as JSON, and the runs that they are of, each with the hash of its evidence."""
     runs = [{"name": run.name, "environment": run.environment, "sha256": digest(run)} for run in exported.runs]
     document = {"kind": "harness export", "harness": __version__, "runs": runs, "rows": rows_of(exported.cells)}
     return (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()

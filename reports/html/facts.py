@@ -210,7 +210,7 @@ def _row(own: Sequence[tuple[Examined, CellResult]], places: Sequence[Examined])
 
 
 def _reached(own: Sequence[tuple[Examined, CellResult]], places: Sequence[Examined]) -> Iterator[Sentence]:
-    """What the attack reached; places at which it reached the same share a sentence."""
+    """Yield what the attack reached; places at which it reached the same share a sentence."""
     same: dict[str, list[tuple[Examined, Sentence]]] = {}
     for place, cell in own:
         made = _count(place, cell)
@@ -314,7 +314,7 @@ def not_tried(places: Sequence[Examined]) -> list[Sentence]:
 
 
 def _why(name: str, places: Sequence[Examined]) -> tuple[str, str]:
-    """Why an attack of the registry did not run, and where that stands."""
+    """Return why an attack of the registry did not run, and where that stands."""
     for place in places:
         for cell in place.place.cells:
             if cell.attack == name and cell.not_applicable_reason is not None:

@@ -244,7 +244,7 @@ def _row(panel: Axes, place: int, row: Line, name: str) -> None:
 
 
 def _room(event: Ceiling) -> float:
-    """Where a word of so many lengths of the axis hides no mark: on the right if it can, in roots of shares."""
+    """Return where a word of so many lengths of the axis hides no mark: on the right if it can, in roots of shares."""
     low, high = (_share(end) ** 0.5 for end in event.measured.ci95 or (event.measured.rate,) * 2)
     blind_at = _share(event.kappa) ** 0.5
     places = (1 - _WORD, blind_at + _GAP, _GAP)
@@ -257,7 +257,7 @@ def _room(event: Ceiling) -> float:
 
 
 def _legend(panel: Axes) -> None:
-    """What the marks mean, above the rows."""
+    """Draw what the marks mean, above the rows."""
     marks: dict[str, dict[str, Any]] = {
         "measured [95%]": {"color": VERDICT_COLOURS["inconclusive"], "marker": "o", "linewidth": 3},
         "blind guess": {"color": INK, "marker": "|", "markersize": 9, "linestyle": ""},

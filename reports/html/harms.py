@@ -67,7 +67,7 @@ def sentence(template: str, kind: str = "", because: Iterable[str] = (), **field
 
 
 def filled(template: str, fields: Mapping[str, Field], kind: str = "", because: Iterable[str] = ()) -> Sentence:
-    """The same, of fields in a mapping."""
+    """Return the template with fields in it, as :func:`sentence` does, from fields in a mapping."""
     sources = dict.fromkeys([*(field.source for field in fields.values()), *because])
     if not sources:
         raise ValueError(f"no field stands behind {template!r}")
@@ -189,7 +189,7 @@ def examined(place: Decided, files: Files) -> Examined:
 
 @dataclass(frozen=True)
 class _Looked:
-    """What is said of one place."""
+    """Statements on one place."""
 
     place: Decided
     files: Files
@@ -320,7 +320,8 @@ class _Looked:
         return Harm(name, "not settled", (why, *told, none))
 
     def _untested(self, name: str, identifies: bool) -> Harm:
-        """Why no attack after this harm ran: the reason of one that was refused, or that none was asked for."""
+        """Return the harm as not tested, and why no attack after it ran: the reason of one that was refused, or that
+        none was asked for."""
         refused = [cell for cell in self.place.cells if cell.not_applicable_reason is not None]
         wanted = [cell for cell in refused if _identifies(cell.attack) == identifies]
         if wanted:

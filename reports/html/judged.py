@@ -41,7 +41,7 @@ class Check(_Part):
 
 
 class Estimate(_Part):
-    """What one attack makes of captures whose truth nobody knows, an estimate for each."""
+    """Estimates of one attack on captures whose truth nobody knows, one for each."""
 
     attack: str
     estimates: Annotated[
@@ -79,7 +79,7 @@ class Declared(_Part):
 
 
 class Record(_Part):
-    """What the captures say of themselves."""
+    """Facts that the captures say of themselves."""
 
     model: str
     framework: str | None = None
@@ -109,14 +109,14 @@ class Measured(_Part):
 
 
 class Examples(_Part):
-    """What one attack brought back of distinct examples, with clients as the draws, in a sentence."""
+    """Distinct examples that one attack brought back, with clients as the draws, in a sentence."""
 
     back: Annotated[int, Field(ge=0)]
     said: str
 
 
 class Planned(_Part):
-    """What became of one attack under a budget: on how many captures it ran, and what was left out."""
+    """Outcome of one attack under a budget: on how many captures it ran, and what was left out."""
 
     attack: str
     group: str = ""
@@ -193,7 +193,7 @@ class Judged(_Part):
 
     @property
     def fault(self) -> str:
-        """Why no verdict stands, empty where it may."""
+        """Reason why no verdict stands; empty where it may."""
         if self.valid:
             return ""
         # The truth is held against what was sent last of all.

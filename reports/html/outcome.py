@@ -132,7 +132,7 @@ class Outcome:
 
     @property
     def places(self) -> list[Decided]:
-        """The same with names that tell them apart."""
+        """Verdicts over all attacks for each defense at each place, with names that tell them apart."""
         return decided_places([self._data])
 
     @property
@@ -231,7 +231,7 @@ class Outcome:
         return "\n".join([*first, self._headline, PROMISE, shown, "", *why])
 
     def _repr_html_(self) -> str:
-        """The same for a notebook."""
+        """Return the short table of :meth:`__repr__` for a notebook."""
         rows = (_cells_of("td", _row(place)) for place in self.places)
         warning = f"<p><strong>{escape(self._warning)}</strong></p>" if self._warning else ""
         return (
@@ -278,7 +278,7 @@ def read_outcome(folder: Path) -> Outcome:
 
 @dataclass
 class Kept:
-    """What a run keeps for its object: the images of its cells, as long as they are few."""
+    """Images of the cells that a run keeps for its object, as long as they are few."""
 
     scored: list[Any] = field(default_factory=list)
     size: int = 0

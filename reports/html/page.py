@@ -93,7 +93,7 @@ def _explained(registry: Registry, names: Sequence[str]) -> str:
 
 
 def _date(written: float | None) -> str:
-    """In words, such as ``22 November 2026``; of the moment in universal time."""
+    """Return the date of a moment in words, such as ``22 November 2026``, in universal time."""
     if written is None:
         return ""
     day = datetime.fromtimestamp(written, UTC)
@@ -119,7 +119,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Page:
-    """All that the template shows, in its order."""
+    """Contents that the template shows, in its order."""
 
     about: About
     kind: Kind
@@ -174,7 +174,7 @@ def make_page(runs: Sequence[RunData], earlier: Sequence[RunData] = ()) -> str:
 
 
 def _short(table: Table) -> Table:
-    """As on the page, which has less room than a file: equal rows and columns once."""
+    """Return the table as on the page, which has less room than a file: equal rows and columns once."""
     if table.name == "cells" or table.name.startswith("paper-"):
         table = folded(table, "surface", ("seconds", "cell"))
     return condensed(folded(table, "against") if table.name == "privacy" else table)

@@ -64,7 +64,7 @@ class RunData:
 
     @property
     def fault(self) -> str:
-        """Why nothing of an invalid run may be used."""
+        """Reason why nothing of an invalid run may be used."""
         return text.safe(self.valid_reason or "a negative control failed", 300)
 
     def by_key(self) -> dict[str, CellResult]:
@@ -78,7 +78,7 @@ _LARGEST = 2**53
 
 
 class UnreadableRun(Exception):
-    """Why a file cannot be used, as a half-sentence; ``absent`` where it is simply not there."""
+    """Reason why a file cannot be used, as a half-sentence; ``absent`` where it is simply not there."""
 
     def __init__(self, reason: str, absent: bool = False) -> None:
         super().__init__(reason)
@@ -143,7 +143,7 @@ def read_lines(folder: Path, *parts: str) -> Iterator[bytes]:
 
 
 def tame(value: Any) -> Any:
-    """The same JSON with null for every whole number that is too large to be one of ours."""
+    """Return the JSON value with null for every whole number that is too large to be one of ours."""
     kind = type(value)  # of JSON: there are no subclasses, and documents have a million values
     if kind is dict:
         return {name: tame(entry) for name, entry in value.items()}

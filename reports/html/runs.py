@@ -92,7 +92,7 @@ def _is_there(run: RunData, name: str) -> bool:
 
 
 def _written(run: RunData) -> float | None:
-    """When the last of its documents was."""
+    """Return when the last of its documents was written; None where there are none."""
     times = []
     for name in ("results.json", "judged.json", "training.json"):
         with suppress(UnreadableRun, OSError):

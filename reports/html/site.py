@@ -39,7 +39,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Site:
-    """All that the board's page shows; ``chance``: that noise alone makes a row leak; ``example``: a card's name."""
+    """Contents of the board's page; ``chance``: that noise alone makes a row leak; ``example``: a card's name."""
 
     headline: Sequence[Line]
     chance: str
@@ -51,7 +51,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Row:
-    """All that a row's page shows."""
+    """Contents of a row's page."""
 
     name: str
     title: str
@@ -144,7 +144,7 @@ def _paper(card: Card) -> str | None:
 
 
 def _headline(cards: Sequence[Card]) -> list[Line]:
-    """How many rows say what, and how many contradict their paper."""
+    """Return how many rows say what, and how many contradict their paper."""
     counts = Counter(kind_of(card) for card in cards)
     lines = [
         Line(kind, f"{counts[kind]} of {wording.plural(len(cards), 'row')}: {said}.")

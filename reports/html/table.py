@@ -246,7 +246,7 @@ def _escaped(entry: str, marks: dict[str, str]) -> str:
 
 
 def harmless(entry: str) -> str:
-    """The same with a quote before what a spreadsheet would take for a formula."""
+    """Return the entry with a quote before what a spreadsheet would take for a formula."""
     number = entry.removeprefix("-").replace(".", "", 1).removesuffix("%")
     bare = not number or number.isdigit()  # a lone dash stands for nothing
     return f"'{entry}" if entry.startswith(_FORMULA) and not bare else entry

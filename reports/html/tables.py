@@ -296,7 +296,7 @@ def all_tables(runs: Sequence[RunData], earlier: Sequence[RunData] = ()) -> list
 def tables_of(
     runs: Sequence[RunData], earlier: Sequence[RunData], places: Sequence[Decided], cells: Sequence[Shown]
 ) -> list[Table]:
-    """The same for who has found out already what stands where in ``runs``."""
+    """Return the tables of :func:`all_tables` for who has found out already what stands where in ``runs``."""
     trend, missing = trend_table([*earlier, *runs]), left_out_table([*unread(earlier), *runs])
     made = [
         check_table(runs), estimate_table(runs), resilience_table(places), trend, *paper_tables(cells),

@@ -32,7 +32,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class TrendSection:
-    """What moved, in a sentence, and the panels of the cells that moved most."""
+    """Sentence on what moved, and the panels of the cells that moved most."""
 
     sentence: str
     panels: tuple[Panel, ...]

@@ -44,7 +44,8 @@ def _found(place: Decided) -> str:
 
 
 def undecided(place: Decided) -> str:
-    """Why neither may be claimed: an attack that does not work says nothing of the defense."""
+    """Return why neither a leak nor resilience may be claimed: an attack that does not work says nothing of the
+    defense."""
     row = place.summary
     reason = text.safe(row.verdict_reason, 200)
     if row.identifies:
@@ -73,7 +74,7 @@ def _fails(cell: CellResult) -> str:
 
 
 def strength(place: Decided) -> tuple[bool, bool, int]:
-    """How much a place says for its defense: that only who knows it came through, whether somebody informed was
+    """Return how much a place says for its defense: that only who knows it came through, whether somebody informed was
     withstood, and how many attacks were."""
     withstood, leaking = _withstood(place), [one for one in place.summary.attacks if one.verdict == "leaks"]
     informed = any(one.tier != "plain" for one in withstood)
@@ -82,7 +83,7 @@ def strength(place: Decided) -> tuple[bool, bool, int]:
 
 
 def tried(places: Sequence[Decided]) -> str:
-    """How many attacks were tried at all, and what the strongest of their attackers know."""
+    """Return how many attacks were tried at all, and what the strongest of their attackers know."""
     ran = [one for place in places for one in place.cells if one.not_applicable_reason is None]
     names = list(dict.fromkeys(text.safe(cell.attack, 40) for cell in ran))
     if not names:
@@ -187,7 +188,7 @@ def _undefended(own: Sequence[Decided]) -> Line:
 
 
 def _leaking(found: dict[str, list[Decided]], defenses: int) -> list[Line]:
-    """Where a single one leaks, and to whom; of several only which."""
+    """Return where a single defense leaks, and to whom. Return only their names where several leak."""
     if not found:
         return []
     if len(found) > 1:
@@ -213,7 +214,7 @@ _SENTENCES = {
 
 
 def _least(own: Sequence[Decided], kind: str) -> str:
-    """Of what may be said of a defense at its places, what claims least for it."""
+    """Return what claims least for a defense, of what may be said of it at its places."""
     return said(min((place for place in own if place.kind == kind), key=strength))
 
 
@@ -367,7 +368,7 @@ def _entry(place: Decided) -> Entry:
 
 
 def _counted(checks: Sequence[Control]) -> str:
-    """How many controls held of those that were run."""
+    """Return how many controls held of those that were run."""
     ran = [check for check in checks if not check.is_own]
     said = [f"{sum(check.held for check in ran)} of {wording.plural(len(ran), 'control')} held"] if ran else []
     own = len(checks) - len(ran)

@@ -79,14 +79,14 @@ def surface(cell: Placed) -> str:
 
 
 def where(cell: Placed) -> str:
-    """The same in a sentence."""
+    """Return the place a cell reads, in a sentence."""
     if cell.tap == PUBLISHED:
         return f"in the published model ({PUBLISHED})"
     return SURFACES[cell.surface] if cell.surface is not None else f"at {text.safe(cell.tap, 20)}"
 
 
 def place(cell: Placed) -> str:
-    """The same where it stands alone."""
+    """Return the place a cell reads, where it stands alone."""
     return where(cell) + (f" (surface {cell.surface})" if cell.surface is not None else "")
 
 
