@@ -42,5 +42,6 @@ class Blind(Attack):
         return 0.0 * (candidate - observation.target).sum(1)
 
     def matching(self, observation: Observation, dummy: Dummy) -> Tensor:
-        """Return a matching loss (R,) of 0 that needs no gradient by the images, which a text does not have."""
+        """Return 0 (R,) for every candidate without its gradient, which a text does not have. Return no number where
+        what was read is none."""
         return 0.0 * (dummy.images.flatten(1).sum(1) + observation.target.sum(1))

@@ -350,13 +350,14 @@ class Language:
         return cls(at, index, ((pairs + alone / alone.sum()) / (pairs.sum(1, keepdim=True) + 1)).log())
 
     def of_texts(self, texts: Tensor) -> Tensor:
-        """Return the log-probability of texts (N, L) without an end: (N,)."""
+        """Return the mean of the log-probabilities by places and by neighbours of texts (N, L) without an end: (N,)."""
         known = self.index[texts]
         at = self.at[texts, torch.arange(texts.shape[1])].sum(1)
         return (at + self.after[known[:, :-1], known[:, 1:]].sum(1)) / 2
 
     def of_word(self, text: Tensor, place: int) -> Tensor:
-        """Return the log-probability of every word (V,) at a place of a text (L,)."""
+        """Return the mean of the log-probabilities by place and by neighbours of every word (V,) at a place of a text
+        (L,)."""
         known, total = self.index[text], self.at[:, place].clone()
         if place:
             total += self.after[known[place - 1], self.index]
