@@ -96,7 +96,7 @@ class TextWriter(NextWord):
 
 @MODELS.register("text_writer")
 def text_writer(image_shape: ImageShape, classes: int) -> nn.Module:
-    """A transformer that predicts the next word: two causal layers, width 384 and 1,024 words (about 3.2 million parameters)."""
+    """Transformer that predicts the next word: two causal layers, width 384, 1,024 words (3.2 million parameters)."""
     places = places_in("text_writer", image_shape)
     if classes != CLASSES:
         raise UsageError(

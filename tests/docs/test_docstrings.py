@@ -1,9 +1,11 @@
-"""First lines of public docstrings say what an object is or does: an imperative or a noun phrase, no half-sentence."""
+"""First lines of docstrings say what an object is or does: an imperative or a noun phrase, no half-sentence."""
 
+import ast
 import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +44,21 @@ def test_first_lines_name_the_object(room: str) -> None:
     assert objects and faults(objects) == {}
 
 
+def half_sentences(code: str) -> list[str]:
+    """First lines of the docstrings of all classes and functions of some code that are half-sentences."""
+    nodes = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    return [line for node in nodes if HALF.match(line := (ast.get_docstring(node) or "").partition("\n")[0])]
+
+
+@pytest.mark.parametrize("folder", ["attacks", "defenses", "datasets", "harness", "reports"])
+def test_internal_docstrings_do_so_too(folder: str) -> None:
+    files = (Path(__file__).parents[2] / folder).rglob("*.py")
+    assert [(file.name, line) for file in files for line in half_sentences(file.read_text(encoding="utf-8"))] == []
+
+
 def test_a_planted_line_is_found() -> None:
+    assert half_sentences('def f():\n    """What it is."""\nclass A:\n    """A plant."""') == ["What it is."]
+
     class Planted:
         """A plant."""
 
