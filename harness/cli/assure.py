@@ -61,6 +61,9 @@ def assure_command(
     write_atomic(page, make_assurance(found, stated, document).encode())
     if page != out:
         _print(page, out)
+    for run in found:
+        for line in run.unproven:
+            note(f"{run.name}: {line}")
     note(str(out))
     return DONE
 

@@ -43,6 +43,9 @@ def export_command(
     if chosen.one:
         require_alike(found, ("systems",), "name runs of one system, or choose another format with --to")
     write_atomic(out, chosen.write(Exported(found, *stated)))
+    for run in found:
+        for line in run.unproven:
+            note(f"{run.name}: {line}")
     note(str(out))
     return DONE
 

@@ -50,7 +50,7 @@ def report_command(
     else:
         write_atomic(place, _content(form, found, before).encode())
     for run in [*unread(before), *found]:
-        for line in run.told:
+        for line in (*run.told, *run.unproven):
             note(f"{run.name}: {line}")
         for reason in run.left_out:
             note(f"left out of {run.name}: {reason}")

@@ -58,6 +58,16 @@ class RunData:
         self.told.append(text.safe(what, 300))
 
     @property
+    def unproven(self) -> list[str]:
+        """Return what its rows say and no file beside them bears out, as a sentence; what was judged is no row."""
+        possible = [cell for cell in self.cells if cell.not_applicable_reason is None]
+        bare = [cell for cell in possible if cell.key not in self.files]
+        if not bare or self.judged:
+            return []
+        rows = f"{len(bare)} of {len(possible)} rows"
+        return [f"settings, epsilon and guarantee of {rows} not checked: their files in cells/ are missing or damaged"]
+
+    @property
     def state(self) -> str:
         """Return what it is if it is not valid, in a word."""
         return "invalid" if self.complete else "unfinished"

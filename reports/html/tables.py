@@ -149,7 +149,9 @@ _json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 def left_out_table(runs: Sequence[RunData]) -> Table:
     """Return what could not be used, and what is told of verdicts."""
-    rows = [(words(run.name), words(reason, 300)) for run in runs for reason in [*run.told, *run.left_out]]
+    rows = [
+        (words(run.name), words(reason, 300)) for run in runs for reason in [*run.told, *run.unproven, *run.left_out]
+    ]
     titles = (Head("run"), Head("what and why", wide=True))
     return make("left-out", "What was left out, and notes on verdicts", titles, rows)
 

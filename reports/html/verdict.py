@@ -130,7 +130,7 @@ def verdict(runs: Sequence[RunData], places: Sequence[Decided]) -> Overview:
         for run in runs
         if run.cells and not run.valid
     ]
-    notes = [f"Run {run.name}: {line}." for run in runs for line in run.told]
+    notes = [f"Run {run.name}: {line}." for run in runs for line in (*run.told, *run.unproven)]
     ran = [place.summary.victims for place in places if place.kind not in ("impossible", "invalid")]
     victims = max(ran, default=VICTIMS_NEEDED)
     if victims < VICTIMS_NEEDED:

@@ -107,6 +107,18 @@ def export(tmp_path: Path) -> Callable[..., bytes]:
 # CSV and JSON.
 
 
+@pytest.mark.parametrize("command", ["report", "export", "assure"])
+def test_settings_that_no_file_bears_out_are_said(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """The run has no ``cells/``: an epsilon of 0.1 that somebody wrote into a row would look like any other."""
+    out = tmp_path / ("out.csv" if command == "export" else "out.html")
+    assert run([command, str(folder), "--out", str(out)]) == 0
+    said = "settings, epsilon and guarantee of 4 of 4 rows not checked"
+    assert said in capsys.readouterr().err
+    assert command != "report" or said in out.read_text()
+
+
 def csv_of(content: bytes) -> pandas.DataFrame:
     return pandas.read_csv(io.BytesIO(content), encoding="utf-8-sig")
 
