@@ -53,9 +53,9 @@ _DEEPEST = 3
 
 
 def folders_of(named: Sequence[Path]) -> list[Path]:
-    """Folders of captures; of a folder that is none, those below it, in order."""
+    """Folders of captures; of a folder that is none, those below it, in order. Their records stand for them."""
     found = list[Path]()
-    for folder in named:
+    for folder in (one.parent if one.name == FACTS and one.is_file() else one for one in named):
         depths = ["/".join([*["*"] * depth, FACTS]) for depth in range(1, _DEEPEST + 1)]
         below = [] if (folder / FACTS).exists() else sorted(one.parent for way in depths for one in folder.glob(way))
         found += below or [folder]

@@ -18,7 +18,7 @@ from harness.judging import judgement
 from harness.judging.beside import ALONE, WHO
 from harness.judging.capture import read_capture
 from harness.judging.federation import federations
-from harness.judging.plan import Effort, fitted, lines_of, seconds_in, written
+from harness.judging.plan import Effort, fitted, folders_of, lines_of, seconds_in, written
 from harness.results import read_results
 from harness.scoring.strongest import IN_PART, NO_TIME
 from harness.scoring.summarise import summarise
@@ -286,3 +286,11 @@ def test_fewer_captures_are_judged_without_the_truth(federation: Federation, tmp
     few = clients.first(2)
     assert few.clients == 2 and few.before.shape[0] == 2 and few.digest != clients.digest
     assert clients.first(3) is clients
+
+
+def test_a_record_stands_for_its_folder(tmp_path: Path) -> None:
+    for name in ("a/1", "a/2"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "capture.json").write_text("{}")
+    both = [tmp_path / "a/1", tmp_path / "a/2"]
+    assert folders_of([tmp_path / "a"]) == folders_of([one / "capture.json" for one in both]) == both
