@@ -62,7 +62,7 @@ class Measured:
     held: bool | None = None
 
     def record(self) -> dict[str, Any]:
-        """It as plain JSON."""
+        """Return the line as plain JSON."""
         return asdict(self)
 
 
@@ -116,7 +116,7 @@ def _facts(alone: CapturedClients) -> dict[str, Any]:
 
 
 def distinct_places(captured: CapturedClients) -> list[int]:
-    """Where in (V, n) of the truth each example of the first pass stands first."""
+    """Return where in (V, n) of the truth each example of the first pass stands first."""
     record = captured.record
     if not captured.of_update:
         return list(range(captured.examples))
@@ -198,7 +198,7 @@ def _p_of(stored: StoredCell) -> float:
 
 
 def _told(stored: StoredCell) -> tuple[int, int, float]:
-    """Of the distinct examples of a cell: how many come first in their lineup, of how many, and by chance."""
+    """Return how many distinct examples of a cell come first in their lineup, of how many, and how many by chance."""
     places = {
         (one.victim, one.dataset_index): (one.lineup_rank, one.lineup_size) for one in stored.victims
         if one.lineup_rank is not None and one.lineup_size is not None and one.lineup_size > 1
@@ -282,8 +282,10 @@ class _Counts:
 
 
 def _by_chance(parts: Sequence[_Counts], shares: np.ndarray) -> np.ndarray:
-    """How many labels are right where they are drawn with these shares, many times: once for all clients who share
-    images, of whom one with more examples draws some more."""
+    """Return how many labels are right in each of many draws with these shares.
+
+    Clients who share images share one draw. A client of them with more examples draws some more.
+    """
     random, drawn = np.random.default_rng(derive_seed("label counts")), np.zeros(_DRAWS)
     inferred = [own for one in parts for own in one.inferred]
     clusters: dict[int, list[np.ndarray]] = {}

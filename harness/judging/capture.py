@@ -469,7 +469,7 @@ UNFINISHED = "its round did not end, or its process was killed before it did"
 
 
 class NotCaptured(BaseModel):
-    """What stands in the place of a record where there is no capture.
+    """Reason that stands in the place of a record where there is no capture.
 
     Beside it may stand what is known: whoever adds what is missing and takes the reason away has a capture.
 
@@ -515,7 +515,7 @@ def _plain(value: Any) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Capture:
-    """What one client started from and sent.
+    """Starting point of one client, and what it sent.
 
     Attributes:
         before, moved: arrays by the names of the ``state_dict``, read when asked for; ``kind`` says what ``moved`` is.
@@ -534,13 +534,13 @@ class Capture:
 
     @property
     def truths(self) -> int:
-        """How many true examples there are; 0 where the truth was not kept."""
+        """Number of true examples; 0 where the truth was not kept."""
         shape = () if self.truth is None else self.truth.shapes[TRUTHS[self.record.data][0]]
         return shape[0] if shape else 0
 
     @property
     def tokenizer(self) -> Path | None:
-        """Where the tokenizer of texts is; None where there is none."""
+        """Path of the tokenizer of texts; None where there is none."""
         return None if self.record.tokenizer is None else self.folder / self.record.tokenizer
 
 

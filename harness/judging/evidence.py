@@ -49,7 +49,7 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What V clients sent, beside what they are said to have done.
+    """Messages that V clients sent, and the declaration of what they did.
 
     ``times``: what the declared noise's deviation is multiplied by, where batches may be of another size than declared.
     """
@@ -78,7 +78,7 @@ class Evidence:
 
     @cached_property
     def layout(self) -> Layout:
-        """Of ``sent``."""
+        """Layout of ``sent``."""
         whole = self.captured.layout
         if not self.bare:
             return whole
@@ -121,7 +121,7 @@ class Evidence:
 
     @cached_property
     def bound(self) -> float | None:
-        """Of its norm, or of every tensor's; None where none is declared or published."""
+        """Bound on the norm of ``sent``, or on every tensor's norm; None where no bound is declared or published."""
         if self.clipping is None or self.clipping.bound is None:
             return None
         # An update is divided by its steps, and a clip of the whole of it with it.
@@ -135,7 +135,7 @@ class Evidence:
 
     @cached_property
     def most_sent(self) -> int | None:
-        """How many coordinates may differ from zero; None where all may."""
+        """Number of coordinates that may differ from zero; None where all may."""
         chosen = self.defense.chosen_at(self.settings.tap, self.layout)
         return None if chosen is None else chosen.most
 
@@ -154,7 +154,7 @@ class Evidence:
 
     @cached_property
     def ranks(self) -> dict[str, int]:
-        """Of each tensor that multiplies a few rows of every example, the most rank that its gradient can have."""
+        """Highest rank that a gradient can have, for each tensor that multiplies a few rows of every example."""
         found = ranks_of(self.module, self.captured.record, self.most_examples)
         return {} if self.captured.foreign or not self.captured.sums else found
 
@@ -169,7 +169,7 @@ class Evidence:
         return np.stack([part.norm(dim=1).numpy() for part in rows], 1), np.array(sizes)
 
     def rounding(self, size: int) -> np.ndarray:
-        """How far rounding to floats can have moved so many coordinates of each client (V,), as a norm."""
+        """Return how far rounding to floats can have moved ``size`` coordinates of each client (V,), as a norm."""
         return self.captured.grain.double().numpy() * size**0.5
 
 

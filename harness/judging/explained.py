@@ -34,7 +34,7 @@ _SEEN = 0.1
 
 @dataclass(frozen=True, eq=False)
 class _Left:
-    """How what is left (V, P) of what was sent is judged, when what the truth gives is taken away.
+    """Check of what is left (V, P) of what was sent, when what the truth gives is taken away.
 
     Attributes:
         made: what the truth gives (V, P). grain: (V,), what rounding of what was sent may leave, as a norm.
@@ -189,8 +189,11 @@ def _ahead(rounds: Sequence[Round], data_root: Path, chunk: int) -> Check | None
 
 
 def _farthest(own: Sequence[tuple[int, Tensor, Tensor]]) -> tuple[float, int, int]:
-    """Of a client's rounds, models and noise of deviation 1, in order: the normal number that is farthest below 0, and
-    the rounds of its model and of its noise."""
+    """Return the normal number that is farthest below 0, and the rounds of its model and of its noise.
+
+    Args:
+        own: a client's rounds, models and noise of deviation 1, in order.
+    """
     models, noise = torch.stack([model for _, model, _ in own]), torch.stack([drawn for *_, drawn in own])
     along = along_the_way(models, noise).triu(1)
     earlier, later = divmod(int(along.argmin()), len(own))
@@ -249,7 +252,7 @@ def _kept_after(
 
 
 def _not_remembered(captured: CapturedClients, row: int, defense: str) -> str:
-    """Why nobody knows what a client remembers."""
+    """Return why nobody knows what a client remembers."""
     name, at = captured.names[row], captured.at[row]
     if name is None:
         return (
@@ -376,7 +379,7 @@ def beyond_draws(captured: CapturedClients, settings: CellSettings, data_root: P
 
 
 def _quiet(settings: CellSettings) -> CellSettings:
-    """The same without noise."""
+    """Return the cell of clients without noise that nobody attacks with public data."""
     return _alone(settings).model_copy(update={"noise_scale": 0.0})
 
 
@@ -386,7 +389,10 @@ def _alone(settings: CellSettings) -> CellSettings:
 
 
 def _as_steps(settings: CellSettings, target: Tensor) -> Tensor:
-    """In float64 as it was sent: what is read of Adam's step in large coordinates is next to nothing but rounding."""
+    """Return ``target`` in float64 as it was sent.
+
+    What is read of Adam's step in large coordinates is next to nothing but rounding.
+    """
     adaptive = settings.update_reading.adaptive
     return target.double() if adaptive is None else adaptive.step(target.double())
 
@@ -524,7 +530,7 @@ def _unchanged(evidence: Evidence, sent: Tensor, made: Tensor) -> str | None:
 
 
 def _with_other(check: Check, sent: Tensor, made: Tensor) -> Check:
-    """The same with a word on truths that are another client's."""
+    """Return the check, with words on a truth of another client that fits much better, if there is one."""
     apart = torch.cdist(sent, made, compute_mode="donot_use_mm_for_euclid_dist")
     nearest, own = apart.min(1), apart.diagonal()
     rows = (nearest.values < own / 2).nonzero()[:, 0].tolist()
@@ -573,7 +579,7 @@ _REPLAYS = 16
 def moved_by_rounding(
     captured: CapturedClients, made: Tensor, level: float, play: Callable[[CapturedClients], Tensor]
 ) -> Tensor:
-    """How far each coordinate of what clients send (V, P) may move when weights do so by ``level`` of themselves.
+    """Return how far each coordinate of what clients send (V, P) may move when weights move by a share ``level``.
 
     Args:
         made: what they send without that. play: makes it of clients.

@@ -123,7 +123,7 @@ class CapturedClients:
         return at + self.record.round - self.record.rounds_before
 
     def first(self, count: int) -> "CapturedClients":
-        """The same of the first ``count`` clients."""
+        """Return the first ``count`` of these clients; all of them where there are no more."""
         if count >= self.clients:
             return self
         found = self.take(list(range(count)))
@@ -250,7 +250,7 @@ def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> 
 
 
 def _sampling(capture: Capture) -> Sampling:
-    """How the number of examples behind a step is known."""
+    """Return how the number of examples behind a step is known."""
     record = capture.record
     if record.expected_batch_size or not clips_examples(record):
         return "fixed"
@@ -330,7 +330,10 @@ def _is_of_updates(defense: Declared) -> bool:
 
 
 def update_reading(record: CaptureRecord, defense: Declared | None) -> UpdateReading:
-    """How an update of such clients becomes the gradient to match; of unknown momentum, as plain SGD's."""
+    """Return how an update of such clients becomes the gradient to match.
+
+    An update of unknown momentum is read as plain SGD's.
+    """
     optimizer = record.local_optimizer or PLAIN
     changed = defense is not None and build(DEFENSES, defense.name, defense.settings).changes_messages()
     return reading_of(optimizer, record.local_steps, record.rate, changed, record.dtype)
@@ -399,7 +402,7 @@ def _client(
 
 
 def _of_weights(update: Tensor, before: Tensor) -> bool:
-    """Whether an update (P,) is the difference of weights in float32, whose rounding is then in it."""
+    """Return whether an update (P,) is the difference of weights in float32, whose rounding is then in it."""
     after, small = before.double() + update, update.abs() < before.abs() / 2
     return bool(small.any()) and bool((after.float() == after)[small].all())
 
@@ -418,7 +421,7 @@ def _require_steps(capture: Capture, reading: UpdateReading, update: Tensor, bef
 
 
 def _moved(capture: Capture, module: nn.Module, layout: Layout, foreign: bool) -> Tensor:
-    """How far a client came (P,), float64."""
+    """Return how far a client came (P,), in float64; its gradient where that was captured."""
     if foreign:
         before, moved = foreign_values(capture, layout)
     else:
@@ -430,7 +433,10 @@ def _moved(capture: Capture, module: nn.Module, layout: Layout, foreign: bool) -
 def _require_frozen(
     capture: Capture, module: nn.Module, before: dict[str, Tensor], sent: dict[str, Tensor], defense: Declared | None
 ) -> None:
-    """What is declared to be frozen was not trained. A defense of updates may have put noise on all that is sent."""
+    """Raise UsageError where a tensor that is declared frozen was trained.
+
+    Nothing is checked under a defense of updates, which may have put noise on all that is sent.
+    """
     if defense is not None and _is_of_updates(defense):
         return
     for name in sorted(frozen_names(capture, module) & sent.keys() & before.keys()):

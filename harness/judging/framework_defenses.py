@@ -206,7 +206,11 @@ def is_known(defense: Declared | None) -> bool:
 
 
 def _translated_together(defense: Declared) -> Declared:
-    """Of several the one that changes an update; none where nobody knows what they do one after the other."""
+    """Return the one of several defenses that changes an update; ``none`` where none of them does.
+
+    Where two of them do, or one is not known, nobody knows what they do one after the other. Then the result is that of
+    :func:`_as_not_known`.
+    """
     parts = [Declared(name=name, settings=defense.settings.get(name, {})) for name in defense.name.split(_AND)]
     known = [one for one in parts if one.name.rpartition(".")[2] in _TABLE]
     changing = [one for one in map(translated, known) if one is not None and one.name != "none"]

@@ -193,7 +193,7 @@ class GivenAway:
     apart: float | None
 
     def __str__(self) -> str:
-        """As a sentence."""
+        """Return what is given away, as a sentence."""
         more = f", and of {self.layers - 1} more layers" if self.layers > 1 else ""
         said = f"each batch's mean and variance of {len(self.means[0])} channels at {self.first}{more}"
         truth = "" if self.error is None else f"; off the truth's by {self.error:.2g} of their size"
@@ -246,7 +246,7 @@ def _share(values: Tensor, of: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Work:
-    """How captured clients are judged.
+    """Settings by which captured clients are judged.
 
     Attributes:
         data_root: where datasets are.
@@ -271,7 +271,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What was found out.
+    """Findings about captured clients.
 
     Attributes:
         groups: of clients whose batches are of the same sizes, with what was asked for.
@@ -298,7 +298,7 @@ class Judgement:
 
     @property
     def doubt(self) -> str | None:
-        """Why no verdict and no estimate here is worth anything; None where they may be.
+        """Reason why no verdict and no estimate here is worth anything; None where they may be.
 
         Controls and stand-ins are simulated as it is declared: where that is violated they say nothing of who sent
         something else.
@@ -463,7 +463,11 @@ def _alone(group: Group, captured: CapturedClients) -> Group:
 
 
 def checks_of_groups(groups: Sequence[tuple[str, Group]]) -> list[Check]:
-    """All that updates alone tell of groups of clients or rounds, each with words for it, and of two together."""
+    """Return all checks, by updates alone, of groups of clients or rounds and of two groups together.
+
+    Args:
+        groups: each with words for it.
+    """
     checks = pooled([(words, checks_without_truth(one)) for words, one in groups])
     if len(groups) == 1 or not groups[0][1].captured.record.defense:
         return checks
@@ -474,7 +478,7 @@ def checks_of_groups(groups: Sequence[tuple[str, Group]]) -> list[Check]:
 
 
 def checks_without_truth(group: Group) -> list[Check]:
-    """All that updates alone tell of what is declared."""
+    """Return all checks, by updates alone, of what is declared."""
     captured, cell = group.captured, group.cell
     # What Adam sends is no sum of gradients, whose ranks are known.
     evidence = Evidence(captured, cell)
@@ -513,20 +517,23 @@ def without_covered(group: Group, checks: Sequence[Check]) -> Group:
 
 
 def _not_known(group: Group) -> str | None:
-    """Why nothing can be called resilient whatever the attacks found; None where it can."""
+    """Return why nothing can be called resilient, whatever the attacks found; None where it can."""
     name = group.captured.not_known
     return name and f"defense {name!r} is declared, not known, so that no attack knew it; declare what it does"
 
 
 def _remembered(group: Group) -> str | None:
-    """Why stand-ins, who begin anew, are not like clients who remember earlier rounds; None where they are."""
+    """Return why stand-ins, who begin anew, are not like clients who remember earlier rounds; None where they are."""
     if not max(group.captured.at, default=0) or not group.cell.build_defense().clients_remember(group.cell.tap):
         return None
     return f"clients of {group.cell.defense!r} remember earlier rounds and stand-ins do not; capture the first round"
 
 
 def _unsure(checks: Sequence[Check]) -> str | None:
-    """The same, where what was sent may be of another client than the one that controls play."""
+    """Return why nothing can be called resilient, where the truth could not be checked; None where it could.
+
+    What was sent may then be of another client than the one that controls play.
+    """
     return next((f"the truth could not be checked: {one.detail}" for one in checks if one.undecided), None)
 
 

@@ -123,7 +123,10 @@ def _as_module(model: RowModel, fitted: Fitted) -> nn.Module:
 
 
 def halves(references: int, count: int, seed: int) -> Flags:
-    """Which of ``count`` examples each reference model is trained on (R, n); 2i and 2i + 1 share them out."""
+    """Return which of ``count`` examples each reference model is trained on (R, n).
+
+    Models 2i and 2i + 1 share them out.
+    """
     seen = np.zeros((references, count), dtype=bool)
     for pair in range(references // 2):
         seen[2 * pair, Stream(seed, "reference halves", pair).permutation(count)[: count // 2].numpy()] = True
@@ -138,7 +141,7 @@ def _one_of_each_pair(references: int, count: int, seed: int) -> Flags:
 
 @dataclass(frozen=True, eq=False)
 class Signals:
-    """What a model and R reference models make of n members and N non-members, in that order.
+    """Answers of a model and of R reference models about n members and N non-members, in that order.
 
     Attributes:
         own: (n + N,), log-odds of the true labels under the model. right: which of them it tells.

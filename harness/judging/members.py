@@ -47,7 +47,7 @@ class Sides:
 
     @property
     def count(self) -> int:
-        """How many members there are."""
+        """Number of members."""
         return len(self.members.labels)
 
     @property
@@ -99,8 +99,11 @@ def read_sides(members: Path, others: Path) -> Sides:
 
 
 def _places(path: Path, side: Dataset) -> dict[bytes, int]:
-    """Where each example stands, by its digest without its label, which may be wrong. Raises UsageError: one is there
-    twice."""
+    """Return the place of each example, by its digest without its label, which may be wrong.
+
+    Raises:
+        UsageError: one is there twice.
+    """
     found = dict[bytes, int]()
     for place, image in enumerate(side.images.numpy()):
         first = found.setdefault(hashlib.sha256(image.tobytes()).digest(), place)

@@ -52,7 +52,7 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class Gain:
-    """What one score tells that is added over rounds.
+    """Result of one score that is added over rounds.
 
     Attributes:
         told: like that of one model.
@@ -66,14 +66,14 @@ class Gain:
 
     @property
     def said(self) -> str:
-        """In words."""
+        """Result in words."""
         said = "a gain over" if self.low > 0 else "less than" if self.high < 0 else "no gain is shown over"
         return f"{_in_words(self.told)}; {said} the last alone ({self.more:+.3f}, {self.low:+.3f} to {self.high:+.3f})"
 
 
 @dataclass(frozen=True)
 class OverRounds:
-    """How well members are told from the models of several rounds, the last one last.
+    """Results of telling members from the models of several rounds, the last one last.
 
     Attributes:
         sources: of each model, where it comes from. gains: of each score.
@@ -87,7 +87,7 @@ class OverRounds:
 
 @dataclass(frozen=True)
 class Membership:
-    """How well members of a training are told from its final model, and from those of earlier rounds.
+    """Results of telling members of a training from its final model, and from those of earlier rounds.
 
     Attributes:
         accuracy: on members and non-members. most_frequent: share of the members' most frequent label.
@@ -118,7 +118,7 @@ class Membership:
 
     @property
     def problem(self) -> str | None:
-        """Why the result does not count; None where it does."""
+        """Reason why the result does not count; None where it does."""
         checks = [self.without, *([self.rounds.without] if self.rounds else [])]
         wrong = [one for one in checks if not one[1] <= 0.5 <= one[2]]
         if not wrong:
@@ -131,7 +131,7 @@ class Membership:
 
     @property
     def doubt(self) -> str | None:
-        """Why the examples may not be as the model takes them, or on the wrong side; None where nothing says so.
+        """Reason why the examples may not be as the model takes them, or on the wrong side; None where nothing says so.
 
         Of other images, or of labels that are numbered otherwise, no score tells who was in the training.
         """
@@ -146,7 +146,7 @@ class Membership:
         )
 
     def lines(self) -> list[str]:
-        """In words."""
+        """Return the results in words."""
         (members, others), (own, other), (found, low, high) = self.accuracy, self.reference_accuracy, self.without
         less = f"; {self.unfitted} of them did not fit as well as the model" if self.unfitted else ""
         return [
@@ -165,7 +165,7 @@ class Membership:
         ]
 
     def record(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the results as JSON."""
         found = asdict(replace(self, members=(), others=()))
         for name in ("members", "others"):
             found[name] = [one._asdict() for one in getattr(self, name)]
@@ -264,7 +264,7 @@ _SMALL = 0.01
 
 @dataclass(frozen=True)
 class Sites:
-    """What updates of several rounds tell of the sites that sent them.
+    """Results of telling sites from the updates of several rounds that they sent.
 
     Attributes:
         names: of the S sites. rounds: the R rounds, in order.
@@ -277,7 +277,7 @@ class Sites:
     least: float
 
     def lines(self) -> list[str]:
-        """In words."""
+        """Return the results in words."""
         told = self.told
         low, high = clopper_pearson(told.right, told.updates)
         lines = [
@@ -293,7 +293,7 @@ class Sites:
         return lines
 
     def record(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the results as JSON."""
         return asdict(self)
 
 

@@ -62,14 +62,14 @@ def shape(evidence: Evidence, enough: Check) -> Check:
 
 
 def crowded(values: Tensor, grain: np.ndarray) -> np.ndarray:
-    """Of each client (V,), the p-value of the fullest interval; ``values`` (V, n) in deviations."""
+    """Return the p-value of the fullest interval of each client (V,); ``values`` (V, n) are in deviations."""
     counts = np.stack([((values - middle).abs() <= _HALF).sum(1).numpy() for middle in _MIDDLES])
     chance = norm.cdf(_HALF + grain) - norm.cdf(-_HALF - grain)
     return np.minimum(1, len(_MIDDLES) * binom.sf(counts.max(0) - 1, values.shape[1], chance))
 
 
 def tailless(values: Tensor, grain: np.ndarray) -> np.ndarray:
-    """Of each client (V,), the p-value of the emptiest tails."""
+    """Return the p-value of the emptiest tails of each client (V,)."""
     tested = [
         binom.cdf((values.abs() > start).sum(1).numpy(), values.shape[1], 2 * norm.sf(start + grain))
         for start in _TAILS
@@ -101,7 +101,7 @@ _LARGEST = 2**22
 
 
 def no_signal(evidence: Evidence) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
-    """Of V clients and J layers that have room for it: names, and what noise alone leaves beyond the signal's rank.
+    """Return what noise alone leaves beyond the signal's rank, for V clients and the J layers that have room for it.
 
     Returns:
         names: J of them.
@@ -242,7 +242,7 @@ _OF_UPDATES = "the declared defense is on updates, and gradients were captured: 
 
 
 def _is_before(evidence: Evidence) -> bool:
-    """Whether what was captured is what a client has before its declared defense acts."""
+    """Return whether what was captured is what a client has before its declared defense acts."""
     return not evidence.captured.of_update and evidence.defense.changes_messages()
 
 

@@ -139,7 +139,7 @@ def _before(capture: Capture, name: str) -> Tensor:
 
 
 def _moved(capture: Capture, name: str) -> Tensor | None:
-    """How far a tensor of numbers came from where it started; None where it did not."""
+    """Return how far a tensor of numbers came from where it started; None where it did not move, or was not sent."""
     if name not in capture.moved or capture.moved[name].dtype.kind != "f":
         return None
     found = torch.from_numpy(capture.moved[name].astype("f8"))
@@ -233,7 +233,7 @@ def _fitted(arrays: StoredArrays, own: str, like: Tensor) -> Tensor:
 
 
 def _unnumbered(arrays: StoredArrays, state: list[str], trained: list[str]) -> dict[str, str]:
-    """How the file calls each of its tensors, by its name; of those without names, by the network's."""
+    """Return the file's name for each of its tensors, by the tensor's own; tensors without any have the network's."""
     if arrays and set(arrays) == {_BARE.format(number) for number in range(len(arrays))}:
         names = state if len(arrays) == len(state) else trained
         if len(arrays) == len(names):

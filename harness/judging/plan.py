@@ -64,7 +64,7 @@ def folders_of(named: Sequence[Path]) -> list[Path]:
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read of one capture; ``problem`` says why it cannot be, and how to fix that.
+    """Facts that are read of one capture; ``problem`` says why it cannot be read, and how to fix that.
 
     Attributes:
         facts: what it says of itself.
@@ -103,7 +103,7 @@ def _numbers(arrays: StoredArrays) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Effort:
-    """What one attack on one group of clients takes.
+    """Time that one attack on one group of clients takes.
 
     Attributes:
         cell: of the attack on all captures.
@@ -123,7 +123,7 @@ class Effort:
 
     @cached_property
     def attack(self) -> Attacker:
-        """With its settings."""
+        """Attack with its settings."""
         return self.cell.build_attack()
 
     @property
@@ -173,7 +173,7 @@ class Effort:
         )
 
     def seconds(self, captures: int, iterations: int | None = None) -> Seconds:
-        """Of the attack with its controls."""
+        """Return the seconds of the attack with its controls."""
         cell = self.cell_of(captures, iterations)
         runs = [cell]
         if self.group.captured.images is None:
@@ -214,7 +214,7 @@ def efforts_of(
 
 
 class _Bench:
-    """Where attacks on a group are timed."""
+    """Bench on which attacks on one group are timed."""
 
     def __init__(self, group: Group, split: PublicSplit | None, data_root: Path, chunk: int) -> None:
         self._group, self._split, self._root, self._chunk = group, split, data_root, chunk
@@ -265,7 +265,7 @@ class _Bench:
 
     @cached_property
     def _stage(self) -> tuple[CapturedStage, dict[str, Any]]:
-        """With what differs in the settings of stand-ins, where no truth is known."""
+        """Stage of the group, with what differs in the settings of stand-ins where no truth is known."""
         captured, cell, split = self._group.captured, self._group.cell, self._split
         if captured.images is not None:
             known = (split.look_alikes, split.public) if split else (None, None)
@@ -277,7 +277,7 @@ class _Bench:
         return SimulatedStage(self._root, self._chunk, doubles, declared, split.look_alikes, split.public), own
 
     def _of_identifier(self, attack: Identifier, seen: Observation, dataset: Dataset) -> float:
-        """Of a victim: a lineup for each class among its examples, timed with a few candidates.
+        """Return the seconds of one victim: a lineup for each class among its examples, timed with a few candidates.
 
         The first look also pays for what is worked out once for a victim.
         """
@@ -297,7 +297,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 @dataclass(frozen=True)
 class Line:
-    """What becomes of one attack on one group of clients.
+    """Plan for one attack on one group of clients.
 
     Attributes:
         captures: that it attacks, ``of`` all; 0 where it does not run.
@@ -322,7 +322,7 @@ class Line:
 
     @property
     def said(self) -> str:
-        """As a sentence."""
+        """Plan as a sentence."""
         where = f"{self.attack}{f', {self.group}' if self.group else ''}"
         if not self.captures:
             return f"{where}: left out: {self.reason}"
@@ -331,7 +331,7 @@ class Line:
 
     @property
     def late(self) -> str:
-        """The same of the cell of all of it, which did not run."""
+        """Words on the cell of all captures and iterations, which did not run."""
         return f"{IN_PART}: {self._ran} ran; {self.reason}" if self.captures else f"{NO_TIME}: {self.reason}"
 
     @property
@@ -340,13 +340,13 @@ class Line:
         return f"{self.captures} of {self.of} captures{few}"
 
     def record(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """Return the plan as plain JSON."""
         return asdict(self) | {"said": self.said}
 
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """How much of an attack runs: on so many captures, 0 for none, and with fewer iterations than its own or None.
+    """Part of an attack that runs: on so many captures, 0 for none, and with fewer iterations than its own or None.
 
     ``alone``: the budget in seconds into which all of it fits, where no other attack is asked for.
     """
@@ -367,7 +367,7 @@ class Share:
         return self.effort.cell_of(self.captures or self.effort.cell.victims, self.iterations)
 
     def line(self, several: bool) -> Line:
-        """It in words, with its group where there are ``several``."""
+        """Return the share in words, with its group where that has a name or there are ``several``."""
         effort, of = self.effort, self.effort.cell.victims
         words = effort.group.name or (effort.group.sizes if several else "")
         if effort.refused:
@@ -498,13 +498,13 @@ def lines_of(shares: Sequence[Share]) -> list[Line]:
 
 
 def total_of(lines: Sequence[Line]) -> Seconds:
-    """Of all that runs."""
+    """Return the seconds of all attacks that run."""
     least, most = (sum(line.seconds[part] for line in lines) for part in (0, 1))
     return least, most
 
 
 def said_in_all(lines: Sequence[Line]) -> str:
-    """How long all that runs takes."""
+    """Return words on how many attacks run, and how long all of them take."""
     running = sum(line.captures > 0 for line in lines)
     return f"{running} of {len(lines)} attack(s) run, {between(*total_of(lines))} here"
 

@@ -32,7 +32,7 @@ UNFIT = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """What a defense makes of V clients' truth, over several plays.
+    """Results of a defense on V clients' truth, over several plays.
 
     Attributes:
         play: makes one, (V, P), by its number; always the same one, so that none is kept.
@@ -46,7 +46,7 @@ class Drawn:
 
     @cached_property
     def _halves(self) -> list[tuple[Tensor, Tensor]]:
-        """Of the first half of all plays and the second: their sum, and how many are known of each coordinate."""
+        """Sums of the first half of all plays and of the second, each with how many are known of each coordinate."""
         found = []
         for first in (0, PLAYS // 2):
             total = counts = torch.zeros(())
@@ -74,8 +74,14 @@ class Drawn:
         return self._mean(None)[0]
 
     def apart(self, sent: Tensor, among: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """Of what was sent, per coordinate that is compared: the distance from the mean (V,), how far it goes beyond
-        the mean in its direction (V,), and the mean's norm there (V,); ``among``: it is one of the plays."""
+        """Return three numbers on what was sent, each per coordinate that is compared.
+
+        They are the distance from the mean (V,), how far it goes beyond the mean in its direction (V,), and the mean's
+        norm there (V,).
+
+        Args:
+            among: whether what was sent is one of the plays.
+        """
         mean, counts = self._mean(sent if among else None)
         known = (counts > 0) * self._known(sent)
         left, mean = (sent - mean) * known, mean * known
@@ -83,7 +89,7 @@ class Drawn:
         return left.norm(dim=1) / count, (left * mean).sum(1) / norm.clamp_min(1e-30) / count, norm / count
 
     def usual(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The same three (R, V) of every play and the mean of the others."""
+        """Return the three numbers of :meth:`apart` (R, V) for every play and the mean of the others."""
         others = [self.apart(self.play(number), among=True) for number in range(PLAYS)]
         spread, along, norm = (torch.stack(one) for one in zip(*others, strict=True))
         return spread, along, norm

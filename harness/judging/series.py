@@ -91,7 +91,7 @@ def _side_by_side(captured: CapturedClients, rounds: int, same_data: SameData) -
 
 
 def _rows_of_clients(captured: CapturedClients) -> dict[str, dict[int, int]]:
-    """Where each client's capture of each round is, by its name and the rounds before."""
+    """Return the row of each client's capture of each round, by its name and the number of rounds before."""
     if captured.images is None:
         raise UsageError(
             f"{_ASKED} needs each capture's truth, to know which of its examples are the same from round to round"
@@ -204,7 +204,10 @@ def along_the_way(models: Tensor, own: Tensor) -> Tensor:
 def _require_same_examples(
     captured: CapturedClients, name: str, rows: Sequence[int], fix: str = f"or any with {_OTHERS}"
 ) -> None:
-    """The same in the same steps; within one step their order makes no difference."""
+    """Raise UsageError where a client's captures have other examples, or have them in other steps.
+
+    Within one step their order makes no difference.
+    """
     assert captured.images is not None and captured.labels is not None
     size = captured.record.step_size
 
@@ -290,7 +293,7 @@ def _require_one_pass(captured: CapturedClients) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """What clients used in several rounds, each example once.
+    """Examples that clients used in several rounds, each once.
 
     Attributes:
         images, labels: (V, n, ...) and (V, n); who used fewer than n has its first one again.

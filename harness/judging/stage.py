@@ -49,7 +49,7 @@ _NOT_HERE = re.compile(rf"--(?!(?:{_HERE})(?![a-z-]))[a-z][a-z-]*")
 
 
 def of_captures(reason: str) -> str:
-    """Why a cell is impossible, with the fix that captures have: their settings are what was captured."""
+    """Return why a cell is impossible, with the fix that captures have: their settings are what was captured."""
     for simulated, captured in _OF_CAPTURES.items():
         reason = reason.replace(simulated, captured)
     odd = _NOT_HERE.search(reason)
@@ -194,7 +194,9 @@ class GroupsStage(Stage):
 
 
 class SimulatedStage(CapturedStage):
-    """The same with nothing captured: all rounds are played, from what clients remember on.
+    """Stage of captured clients that shows nothing of what was captured.
+
+    All rounds are played, from what clients remember on.
 
     ``kept``: what clients remember (V, ...) after the last round that was played.
     """

@@ -43,7 +43,7 @@ _CHECK = "check learning_rate, loss_scale, the optimizer and its settings, and t
 
 @dataclass(frozen=True)
 class Guess:
-    """What one attack makes of the captured clients.
+    """Result of one attack on the captured clients.
 
     Attributes:
         images: (V, n, C, H, W) and labels (V, n), what it made of each; None, as all figures, where it is impossible.
@@ -66,7 +66,11 @@ class Guess:
     group: str = ""
 
     def undecided(self, why: str) -> "Guess":
-        """The same where stand-ins may not stand for the clients, so that nothing says "no"."""
+        """Return the guess where stand-ins may not stand for the clients, so that nothing says "no".
+
+        Args:
+            why: the words that are added to its reason.
+        """
         estimates: list[Estimate] = ["could not tell" if one == "no" else one for one in self.estimates]
         return replace(self, estimates=estimates, reason=f"{self.reason}; {why}")
 
@@ -182,8 +186,10 @@ def shuffled(seen: Observation) -> Tensor:
 
 
 def _left(loss: np.ndarray, first: np.ndarray, attack: Attack) -> np.ndarray:
-    """How far what was made is from what was sent: of the first loss; or for who knows the noise a log-likelihood, and
-    of the only one where none is descended."""
+    """Return how far what was made is from what was sent, as a share of the first loss.
+
+    For attackers who know the noise it is a log-likelihood instead. Where no loss is descended it is the only loss.
+    """
     return loss if attack.tier == "informed" or attack.closed_form else loss / np.maximum(first, 1e-30)
 
 
@@ -204,7 +210,10 @@ def _usual(stored: StoredCell, attack: Attack) -> float | None:
 
 
 def _usual_of_texts(stored: StoredCell, left: np.ndarray, captured: CapturedClients) -> float | None:
-    """The same of texts, of stand-ins of whom all came back: at least what rounding of what was captured may leave."""
+    """Return what nearly all stand-ins whose texts all came back leave unexplained at most; None where there is none.
+
+    It is at least what rounding of what was captured may leave.
+    """
     failed = {victim.victim for victim in stored.victims if victim.outcome != "success"}
     back = [share for number, share in enumerate(left) if number not in failed]
     rounding = captured.grain * captured.target.shape[1] ** 0.5 / captured.target.double().norm(dim=1)
@@ -213,7 +222,7 @@ def _usual_of_texts(stored: StoredCell, left: np.ndarray, captured: CapturedClie
 
 @dataclass(frozen=True)
 class Likeness:
-    """How what was sent compares with what stand-ins send: ratios of norms, and cosines with the stand-ins' mean.
+    """Comparison of what was sent with what stand-ins send: ratios of norms, and cosines with the stand-ins' mean.
 
     Clients who trained otherwise than they declare differ here, be it in scale, in sign or coordinate by coordinate.
     """
@@ -223,7 +232,7 @@ class Likeness:
 
     @classmethod
     def of(cls, sent: Tensor, usual: Tensor) -> "Likeness":
-        """Of V clients' vectors (V, P) and those of stand-ins (S, P)."""
+        """Compare V clients' vectors (V, P) with those of stand-ins (S, P)."""
         ours, theirs = sent.double().cpu(), usual.double().cpu()
         norms = ours.norm(dim=1) / theirs.norm(dim=1).median().clamp_min(1e-30)
         cosines = torch.nn.functional.cosine_similarity(ours, theirs.mean(0)[None])
@@ -235,7 +244,7 @@ class Likeness:
         return bool(((self.norms > 1 / _TIMES) & (self.norms < _TIMES)).all())
 
     def __str__(self) -> str:
-        """As a part of a sentence."""
+        """Return the comparison as a part of a sentence."""
         low, high = self.norms.min(), self.norms.max()
         return (
             f"norms are {low:.3g} to {high:.3g} times the stand-ins' median, cosines with their mean "
