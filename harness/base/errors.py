@@ -72,7 +72,7 @@ def lacks_files(error: BaseException | None) -> bool:
 
 
 def lacks_room(error: BaseException) -> bool:
-    """Whether a disk is full, or a file may not become longer."""
+    """Return whether a disk is full, or a file may not become longer."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

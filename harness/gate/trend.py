@@ -91,7 +91,7 @@ def _identity(cell: CellResult) -> str:
 
 
 def _settings(cell: CellResult) -> dict[str, Any]:
-    """What identifies it, and every part of that by its own name."""
+    """Return what identifies the place, and every part of that by its own name."""
     own = cell.model_dump(mode="json", include=_IDENTITY)
     parts = {name: part for name, part in own.items() if isinstance(part, dict)}
     within = {
