@@ -6,7 +6,8 @@ its direction, are alike. Where only the coordinates that are sent are drawn, th
 Source: the two-sided t-test for one more observation (Student 1908), of sums over many coordinates.
 
 A truth may stand in its file otherwise than the network took it: labels counted from 1 or with gaps, images as bytes,
-scaled, mirrored or turned. Where such a reading explains what was sent, the fix is named, and nobody is accused.
+scaled, mirrored or turned, texts padded otherwise. Where such a reading explains what was sent, the fix is named, and
+nobody is accused.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from harness.base.normalising import BYTES, USUAL, name_of_scaling
+from harness.base.words import PAD, tokens_of
 from harness.judging.capture import FACTS
 from harness.judging.evidence import LEVEL, Check
 from harness.judging.federation import CapturedClients
@@ -201,6 +203,9 @@ def _readings(captured: CapturedClients) -> Iterator[Reading]:
     assert images is not None and labels is not None
     for words, numbered in _numberings(labels, record.classes):
         yield f"{words}; number labels in the truth as the client's loss took them", replace(captured, labels=numbered)
+    if record.data == "text":
+        for words, padded in _paddings(images):
+            yield words, replace(captured, images=padded)
     if record.data != "images" or record.columns is not None:
         return
     for mean, deviation in (BYTES, *USUAL):
@@ -215,6 +220,18 @@ def _readings(captured: CapturedClients) -> Iterator[Reading]:
         yield what, replace(captured, images=(images - middle) / width.clamp_min(1e-6))
     for words, turned in _turnings(images):
         yield f"images are {words}: {_AS_TRAINED}", replace(captured, images=turned)
+
+
+def _paddings(texts: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield texts (V, n, 1, BITS, T) with fewer empty places behind them, or with these in front, in words."""
+    there = (tokens_of(texts) != PAD).sum(-1)
+    longest, places = int(there.max()), texts.shape[-1]
+    if longest < places:
+        words = f"texts were padded to the longest of their batch, {longest} places: let the network of the factory cut"
+        yield f"{words} them to as many", texts[..., :longest]
+        ahead = (torch.arange(places) - (places - there[..., None])) % places
+        moved = texts.gather(-1, ahead[..., None, None, :].expand_as(texts))
+        yield "texts were padded in front: let the network of the factory move them to the last places", moved
 
 
 # Of examples, no more than this many are turned one by one.

@@ -54,6 +54,25 @@ def drops(known: int, places: int, classes: int) -> nn.Module:
     return Reads(known, places, classes, dropout=0.1)
 
 
+class Means(nn.Module):
+    """A network without a mask: empty places count as words do."""
+
+    def __init__(self, known: int, classes: int) -> None:
+        super().__init__()
+        self.words, self.order, self.head = (
+            nn.Embedding(known, 24),
+            nn.GRU(24, 24, batch_first=True),
+            nn.Linear(24, classes),
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.order(self.words(tokens))[0].mean(1))
+
+
+def unmasked(known: int, places: int, classes: int) -> nn.Module:
+    return Means(known, classes)
+
+
 MODEL = f"{__name__}:make"
 NOTES = load_dataset("notes", Path())
 
@@ -142,6 +161,28 @@ def test_without_the_truth_texts_are_held_against_what_was_sent(
     (estimate,) = document["estimates"]
     assert estimate["estimates"] == [said] * 3 and code in (0, 3)
     assert max(estimate["left"]) < 0.01 if sent == "as declared" else min(estimate["left"]) > 0.9
+
+
+@pytest.mark.parametrize(("padded", "said"), [
+    ("to the longest", "padded to the longest of their batch"), ("in front", "padded in front"),
+])  # fmt: skip
+def test_texts_that_were_padded_otherwise_accuse_nobody(tmp_path: Path, judge: Any, padded: str, said: str) -> None:
+    torch.manual_seed(0)
+    network, tokens = unmasked(KNOWN, PLACES, TOPICS), tokens_of(NOTES.images[:2])
+    tokens = nn.functional.pad(tokens, (0, PLACES - tokens.shape[1]), value=PAD)
+    there = (tokens != PAD).sum(1)
+    taken = {
+        "to the longest": tokens[:, : int(there.max())],
+        "in front": torch.stack([row.roll(PLACES - int(count)) for row, count in zip(tokens, there, strict=True)]),
+    }[padded]  # fmt: skip
+    optimizer = torch.optim.SGD(network.parameters(), RATE)
+    known: dict[str, Any] = {"model": f"{__name__}:unmasked", "vocabulary": KNOWN, "places": PLACES}
+    with captured(network, tmp_path / "one", optimizer, strict=True, **known) as capture:
+        nn.functional.cross_entropy(network(taken), NOTES.labels[:2]).backward()
+        optimizer.step()
+        capture.batch(tokens, NOTES.labels[:2])
+    code, _, told = judge([tmp_path / "one"], "--attack", "token_rows", "--prior", "notes")
+    assert code == 2 and said in told, told
 
 
 def test_members_of_a_suite_that_make_images_are_none_of_texts(tmp_path: Path) -> None:
