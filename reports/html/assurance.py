@@ -257,6 +257,7 @@ def _hazards(runs: Sequence[RunData], files: dict[int, Files], claims: Claims) -
             found.append(
                 sentence("The harness had changes that no commit holds.", because=[of.result("environment", "git")])
             )
+        found += [sentence("Not all is checked: {text}.", text=plain(one, of.result("cells"))) for one in run.unproven]
         for cell in run.cells:
             for name in ("warnings", "flags"):
                 found += [
