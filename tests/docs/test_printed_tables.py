@@ -48,7 +48,7 @@ def agreeing(*tables: str) -> str:
 def test_what_is_said_in_short_follows_from_the_tables() -> None:
     assert f"{agreeing('table6', 'table7', 'table11')} follow from the printed settings" in PAGE
     assert f"{agreeing('table8')} follow; the schedules" in PAGE
-    gap = (RESULTS / "2026-11-21-tables" / "s002-gap-full.txt").read_text()
+    gap = (RESULTS / "2026-11-30-tables" / "dp-scaffold-gap.txt").read_text()
     assert re.search(r"yes, by ([\d.]+) points", PAGE)[1] in gap
 
 
