@@ -1,4 +1,4 @@
-"""What attacks that reconstruct have in common. An author overrides defaults, and where needed a few methods."""
+"""Common part of attacks that reconstruct. An author overrides defaults, and where needed a few methods."""
 
 import math
 from collections.abc import Callable

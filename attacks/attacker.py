@@ -1,4 +1,4 @@
-"""What every attack has in common, whether it reconstructs examples or only tells them apart."""
+"""Common part of every attack, whether it reconstructs examples or only tells them apart."""
 
 from dataclasses import fields
 from typing import Any, ClassVar, Literal, TypeVar, cast, dataclass_transform

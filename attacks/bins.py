@@ -1,4 +1,4 @@
-"""What attacks by bins of brightness have in common: cutoffs at public quantiles, and images from neighbouring bins."""
+"""Common part of attacks by bins of brightness: cutoffs at public quantiles, and images from neighbouring bins."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How far the dummy's gradient is from the observed one, per row (docs/attacks.md).
+"""Distances of the dummy's gradient from the observed one, per row (docs/attacks.md).
 
 The scale-free forms compare directions per clipping group only, so that a defense that merely rescales its gradients
 is not mistaken for one that hides them.

@@ -1,4 +1,4 @@
-"""How improbable what was read would be if a candidate's gradient lay behind it."""
+"""Improbability of what was read if a candidate's gradient lay behind it."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the gradient of a network that makes a token of each column tells of the rows of a table.
+"""Information about a table's rows in the gradient of a network that makes a token of each column.
 
 The tokens' own gradient, in closed form: with token x_j w_j + b_j of number j, the gradient of w_j is the sum of x_ij
 d_ij over the rows i of the batch and that of b_j the sum of d_ij, where d_ij is the derivative by the token. So of one

@@ -1,4 +1,4 @@
-"""Where a network of texts reads its tokens: which weights, and from which vectors. Found by what it computes."""
+"""Layers by which a network of texts reads tokens: their weights and input vectors. Found by what it computes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress

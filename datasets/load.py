@@ -1,4 +1,4 @@
-"""From a name on the command line to a dataset, and from a dataset to the victims.
+"""Loading of a dataset by its name on the command line, and selection of victims from a dataset.
 
 Victims are images drawn from a dataset, keyed by the seed, never one twice.
 """

@@ -1,4 +1,4 @@
-"""Which examples each client holds: the papers' client splits.
+"""Client splits of the papers: which examples each client holds.
 
 Every client holds the same number of examples. Where the clients together need more than there are, examples are held
 by several clients, as in the papers' large federations; then clients are not disjoint, and example-level guarantees

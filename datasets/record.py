@@ -1,4 +1,4 @@
-"""What a dataset is, and the one gate through which arrays from files become one."""
+"""Definition of a dataset, and the one gate through which arrays from files become one."""
 
 import re
 from collections.abc import Sequence

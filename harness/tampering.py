@@ -1,4 +1,4 @@
-"""What a server that tampers sends in the place of the network that clients agreed to train."""
+"""Weights and modules that a tampering server sends in the place of the network that clients agreed to train."""
 
 from dataclasses import dataclass
 from typing import Protocol

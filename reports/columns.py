@@ -1,4 +1,4 @@
-"""What a row of the results table says about a cell, column by column."""
+"""Columns of the results table: what a row says about a cell."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

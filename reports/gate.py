@@ -1,4 +1,4 @@
-"""What the gate found, as a table, as Markdown, JUnit and SARIF; two runs or many nights beside each other."""
+"""Findings of the gate, as a table, as Markdown, JUnit and SARIF; two runs or many nights beside each other."""
 
 import io
 import math

@@ -1,1 +1,1 @@
-"""What all other folders need: errors, registries, limits of a run, vectors and random numbers."""
+"""Common base of all other folders: errors, registries, limits of a run, vectors and random numbers."""

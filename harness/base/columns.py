@@ -1,4 +1,4 @@
-"""What the columns of a table mean: the public schema that encodes its rows as features in [0, 1]."""
+"""Meaning of a table's columns: the public schema that encodes its rows as features in [0, 1]."""
 
 from dataclasses import dataclass
 from functools import cached_property

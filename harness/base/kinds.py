@@ -1,4 +1,4 @@
-"""What an example is called, by the kind of the data: an image, a row of a table, or a text."""
+"""Words for an example, by the kind of the data: an image, a row of a table, or a text."""
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What layers of a network say of themselves: which are random while it trains, and what tells two networks apart."""
+"""Facts that layers state about themselves: which are random in training, and what tells two networks apart."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""What is refused before it starts: more memory than there is, or more work than anybody waits for."""
+"""Refusal of work before it starts: more memory than there is, or more work than anybody waits for."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""How images in [0, 1] are scaled before a network takes them: a change of the network that stands in its name."""
+"""Scaling of images in [0, 1] before a network takes them: a change of the network that stands in its name."""
 
 import re
 from collections.abc import Sequence

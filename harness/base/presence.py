@@ -1,4 +1,4 @@
-"""How well an attacker tells whether one record was there, from mu, or from epsilon and delta: plain formulas.
+"""Power of an attacker to tell whether one record was there, from mu, or from epsilon and delta: plain formulas.
 
 Sources: Dong, Roth, Su 2022, "Gaussian Differential Privacy", Section 2 (mu); Kairouz, Oh, Viswanath 2015, "The
 Composition Theorem for Differential Privacy" (epsilon and delta).

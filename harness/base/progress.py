@@ -1,4 +1,4 @@
-"""How far a command is, on standard error: a bar on a terminal, now and then a plain line anywhere else."""
+"""Progress of a command, on standard error: a bar on a terminal, now and then a plain line anywhere else."""
 
 import sys
 import time

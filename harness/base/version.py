@@ -1,4 +1,4 @@
-"""Which version this is; what --resume may use depends on it."""
+"""Version of this package; what --resume may use depends on it."""
 
 __version__ = "0.1.8"
 

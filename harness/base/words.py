@@ -1,4 +1,4 @@
-"""What the numbers of a text mean: the public vocabulary whose numbers are written down bit by bit.
+"""Meaning of the numbers of a text: the public vocabulary whose numbers are written down bit by bit.
 
 A text of T places is an image (1, BITS, T) of zeros and ones: column t holds the bits of the number of token t, the
 lowest first. So texts go wherever images go, two texts are equal exactly where their images are, and no precision

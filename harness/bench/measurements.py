@@ -1,4 +1,4 @@
-"""What ``harness bench`` measures of attacks and of secure aggregation.
+"""Measurements of attacks and of secure aggregation by ``harness bench``.
 
 Of attacks: the batched against the sequential engine on the same victims, by throughput, memory, growth, and the same
 outcomes.

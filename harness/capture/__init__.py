@@ -1,4 +1,4 @@
-"""What one client sent in one round, kept in a folder for ``harness judge``; made where the federation runs.
+"""Capture of what one client sent in one round, in a folder for ``harness judge``; made where the federation runs.
 
 Importing this takes no attack, defense or dataset along.
 """

@@ -1,4 +1,4 @@
-"""What a client's loss is, read from its gradient at the network's output: which multiple of the mean cross-entropy.
+"""Loss of a client, read from its gradient at the network's output: which multiple of the mean cross-entropy it is.
 
 Attacks play the mean cross-entropy of a batch. A sum over the batch is a multiple of it, and so is a mean that is
 divided by something. Label smoothing, class weights and other losses are none.

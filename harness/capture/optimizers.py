@@ -1,4 +1,4 @@
-"""What a torch optimizer and the loaders of its batches say at its steps, as a capture holds it."""
+"""Facts that a torch optimizer and the loaders of its batches tell at its steps, as a capture holds them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

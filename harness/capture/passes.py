@@ -1,4 +1,4 @@
-"""What went through a network while it trained: batches, their losses, and the weights that they met."""
+"""Passes through a network while it trained: batches, their losses, and the weights that they met."""
 
 import gc
 import random

@@ -1,4 +1,4 @@
-"""What a client's local training shows of itself while it runs: its network, its optimizer's steps, its loader.
+"""Watch over a client's local training while it runs: its network, its optimizer's steps, its loader.
 
 Hooks of torch look on; no random number is drawn and no value changes. Sources: torch 2's
 ``register_optimizer_step_pre_hook`` and ``_post_hook``, ``Module.register_forward_hook``, ``Tensor.register_hook``, and

@@ -1,4 +1,4 @@
-"""What filters of frameworks claim beside what is proven of them, without running or importing any framework."""
+"""Claims of frameworks' filters beside what is proven of them, without running or importing any framework."""
 
 import sys
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""What is asked of a filter and what is answered: facts of a federation, lines of claimed beside proven, conditions."""
+"""Questions about a filter and their answers: facts of a federation, lines of claimed beside proven, conditions."""
 
 import difflib
 import math

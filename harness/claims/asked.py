@@ -1,4 +1,4 @@
-"""What is asked of filters, and the rows that answer it: of the command, and of ``harness.claims(...)`` in Python."""
+"""Questions about filters, and the rows that answer them: of the command, and of ``harness.claims(...)`` in Python."""
 
 import difflib
 import math

@@ -1,4 +1,4 @@
-"""What a source says: filters with the arguments that are known, facts, and conditions that nobody settled."""
+"""Content of a source: filters with the arguments that are known, facts, and conditions that nobody settled."""
 
 import re
 from collections.abc import Iterator, Mapping

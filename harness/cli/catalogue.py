@@ -1,4 +1,4 @@
-"""What can be chosen, made from what takes seconds to import; ``harness list``, help and completion read the files.
+"""Catalogue of choices, made from what takes seconds to import; ``harness list``, help and completion read its files.
 
 After a name, a setting or an option changed, ``python -m harness.cli.catalogue`` writes those files again.
 """

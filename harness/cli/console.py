@@ -1,4 +1,4 @@
-"""What commands print: on the screen of all of them nothing that a name or a file holds is markup or an escape code."""
+"""Output of all commands: on their screen nothing that a name or a file holds is markup or an escape code."""
 
 import io
 import os

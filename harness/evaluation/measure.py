@@ -1,4 +1,4 @@
-"""How reconstructions are measured: images pixel by pixel, table rows column by column, texts token by token."""
+"""Measures of reconstructions: images pixel by pixel, table rows column by column, texts token by token."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What an adversary reads of victims' rounds: the gradient, and where they travel the running statistics beside it."""
+"""Reading of victims' rounds by an adversary: the gradient, and the running statistics beside it where they travel."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain

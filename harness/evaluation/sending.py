@@ -1,4 +1,4 @@
-"""What a tampering server sends to the clients of a cell, and how far such a round lies from an honest one.
+"""Messages of a tampering server to the clients of a cell, and the distance of such a round from an honest one.
 
 A client that looks at weights and gradients sees that distance. It is that of Kolmogorov and Smirnov between all values
 of a tensor, over a few clients together. Gradients differ between honest clients too, by networks and images, so the

@@ -1,4 +1,4 @@
-"""Where in training operations run, and the memory a defense may keep: one round, one client, or the server."""
+"""Place in training where operations run, and the memory a defense may keep: one round, one client, or the server."""
 
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""Whether research code adds the noise that it declares: attackers told another level fail for no merit of it."""
+"""Check of the noise that research code declares: attackers told another level fail for no merit of the code."""
 
 import torch
 from scipy.stats import kstwo, laplace, norm, uniform

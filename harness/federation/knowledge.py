@@ -1,4 +1,4 @@
-"""What an attacker knows of a defense: the law of its noise, the coordinates it keeps, and its reconstruction limit."""
+"""Attacker's knowledge of a defense: the law of its noise, the coordinates it keeps, and its reconstruction limit."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a defense and SCAFFOLD remember between rounds: one store for the server, one with a row per client.
+"""Memory of a defense and of SCAFFOLD between rounds: one store for the server, one with a row per client.
 
 SCAFFOLD's control variates are what clients add to every local step. Source: Karimireddy et al. 2020 (SCAFFOLD), option
 II; Noble et al. 2022 (DP-SCAFFOLD), algorithm 1 and its warm start. With plain local steps a client's new variate is

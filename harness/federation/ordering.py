@@ -1,4 +1,4 @@
-"""What the order of operations means: which of them are one mechanism, and what its theorem covers beside the others.
+"""Meaning of the order of operations: which of them are one mechanism, and what its theorem covers beside the others.
 
 A clip and the noise that goes by its bound are one mechanism, with nothing between them. Its guarantee survives what
 comes before it, which is part of its input, and what comes after it, which is post-processing; where what comes before

@@ -1,4 +1,4 @@
-"""What a privacy statement depends on beside the defense's own settings."""
+"""Facts that a privacy statement depends on beside the defense's own settings."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Who looks at a round while it is played: what a tap shows is kept, or measured, here."""
+"""Recorders that look at a round while it is played: what a tap shows is kept, or measured, here."""
 
 from typing import Self
 

@@ -1,4 +1,4 @@
-"""What the gate knows of a cell: the settings that must agree, and three numbers per victim.
+"""Cells as the gate compares them: the settings that must agree, and three numbers per victim.
 
 A victim is the private images behind one observation. Under several seeds the same images may be attacked more than
 once, with another network and other noise each time: their numbers are averaged, so that victims stay independent.

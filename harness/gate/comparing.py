@@ -1,4 +1,4 @@
-"""What differs between two results, and within which tolerance: the one comparer of the gate, the board and runs.
+"""Differences between two results, and their tolerance: the one comparer of the gate, the board and runs.
 
 * :func:`differences` of two cells' settings, :func:`differing` of two documents, :func:`other_versions` of two
   environments: all by equality.

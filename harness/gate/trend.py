@@ -1,4 +1,4 @@
-"""How each number moved over several runs, from their result documents alone."""
+"""Trend of each number over several runs, from their result documents alone."""
 
 import json
 import os

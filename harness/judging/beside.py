@@ -1,4 +1,4 @@
-"""What captured clients of several steps or examples tell beside images: labels, and who took part.
+"""Measurements beside images of captured clients of several steps or examples: labels, and who took part.
 
 And what a client of one step on one example tells, with the same network and optimizer: where nothing comes back of it
 either, an attack's failure on what was captured says nothing.

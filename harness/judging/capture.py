@@ -1,4 +1,4 @@
-"""What a capture's ``capture.json`` says: which client this was, how it trained, and under which defense."""
+"""Record in a capture's ``capture.json``: which client this was, how it trained, and under which defense."""
 
 import io
 import math

@@ -1,4 +1,4 @@
-"""What checks of a declared defense go by, and how they answer."""
+"""Evidence that checks of a declared defense go by, and the answers that they give."""
 
 from collections import Counter
 from collections.abc import Sequence

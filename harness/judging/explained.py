@@ -1,4 +1,4 @@
-"""Whether the truth explains what was sent: the same clients are played on it, and what is left is looked at."""
+"""Check of what was sent against the truth: the same clients are played on it, and what is left is looked at."""
 
 import math
 from collections import defaultdict

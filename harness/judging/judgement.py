@@ -1,4 +1,4 @@
-"""All that is found out of captured clients: checks of the declared defense, and what attacks make of what was sent."""
+"""All findings about captured clients: checks of the declared defense, and what attacks make of what was sent."""
 
 import json
 import sys

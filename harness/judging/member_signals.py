@@ -1,4 +1,4 @@
-"""What a model, and reference models that never saw a member, make of members and non-members.
+"""Answers of a model, and of reference models that never saw a member, about members and non-members.
 
 Half of the reference models saw a non-member and half did not, as models come in pairs that share the non-members out
 between them. A non-member is compared with those alone that did not see it, and a member with as many: one of each

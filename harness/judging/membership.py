@@ -1,4 +1,4 @@
-"""Whether a final model, and those of earlier rounds, tell who was in their training (docs/verdicts.md).
+"""Membership tests: whether a final model, and those of earlier rounds, tell who was in training (docs/verdicts.md).
 
 A server keeps the model of every round. With reference models for each round, the scores of an example add up over
 rounds: were rounds independent, the sum of log-likelihood ratios would be the best test of all of them together.

@@ -1,4 +1,4 @@
-"""Which tensors of a network a client trains and sends, what the others are, and what its optimizer brought along."""
+"""Tensors of a network that a client trains and sends, what the others are, and what its optimizer brought along."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

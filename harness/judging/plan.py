@@ -1,4 +1,4 @@
-"""What judging captures reads, does and takes, told before it is done; and what of it fits into a budget of time.
+"""Plan of judging captures, told in advance: what it reads, does and takes, and what of it fits into a budget of time.
 
 Nothing is attacked for that. The gradient of a start is timed, against what was sent with its coordinates shuffled.
 """

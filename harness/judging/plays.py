@@ -1,4 +1,4 @@
-"""What clients may have sent, played on their truth: what a defense draws, and what another reading of the truth gives.
+"""Messages that clients may have sent, played on their truth: a defense's draws, and other readings of the truth.
 
 A defense that draws more than noise of one known level is played several times. What was sent and what a play sends are
 draws of one law where the truth is right. So their distance from the mean of the other plays, and how far they go in

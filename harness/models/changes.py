@@ -1,4 +1,4 @@
-"""What is changed of a network before it is trained: by name behind its own (``NAME+group_norm``), or called directly.
+"""Changes of a network before it is trained: by name behind its own (``NAME+group_norm``), or called directly.
 
 Sources: the bottleneck is PRECODE's (Scheliga et al. 2022); GroupNorm is Wu and He, ECCV 2018; in the place of
 BatchNorm, whose gradients mix a batch's examples, it is put by Opacus' ``ModuleValidator.fix`` (Yousefpour et al. 2021,

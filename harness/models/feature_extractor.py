@@ -1,4 +1,4 @@
-"""What stands before the trained layers of a network: a fixed map with nothing to train."""
+"""Feature extractor before the trained layers of a network: a fixed map with nothing to train."""
 
 from torch import Tensor, nn
 

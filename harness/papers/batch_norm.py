@@ -1,4 +1,4 @@
-"""What running statistics give away: GradInversion without them, with those of the model, with those that travelled.
+"""Leakage by running statistics: GradInversion without them, with those of the model, with those that travelled.
 
 Sources: Yin et al. 2021, "See through Gradients" (CVPR), section 3.3: the BatchNorm prior, with running statistics of
 the model in the place of the batch's; Huang et al. 2021, "Evaluating Gradient Inversion Attacks and Defenses in

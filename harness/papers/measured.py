@@ -1,4 +1,4 @@
-"""What training came to, as a table's cell; and whether a method stands where the paper has it among the others."""
+"""Result of training, as a table's cell; and whether a method stands where the paper has it among the others."""
 
 import statistics
 from collections.abc import Mapping

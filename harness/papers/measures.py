@@ -1,4 +1,4 @@
-"""Who makes ours of the rows of a grid: attacked cells, trained federations, epsilons; and when ours agrees."""
+"""Sources of our numbers in a grid's rows: attacked cells, trained federations, epsilons; and rules of agreement."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

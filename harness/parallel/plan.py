@@ -1,4 +1,4 @@
-"""What a sharded run is to consist of: every shard says it, so that a merger knows what is missing and who makes it."""
+"""Plan of a whole sharded run, written by every shard: a merger knows what is missing and who makes it."""
 
 import shlex
 from collections.abc import Sequence

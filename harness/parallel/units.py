@@ -1,4 +1,4 @@
-"""What is dealt to workers and shards: cells that share observations, attacks and controls stay together.
+"""Units dealt to workers and shards: cells that share observations, attacks and controls stay together.
 
 A shard is dealt by the names of its units: the same cells in every process that is given the same options.
 """

@@ -1,4 +1,4 @@
-"""What a run costs in privacy: events, accountants, budgets, views, statements and the audit's bound."""
+"""Privacy cost of a run: events, accountants, budgets, views, statements and the audit's bound."""
 
 from harness.privacy import pld, rdp  # noqa: F401  (imported to register)
 from harness.privacy.accountant import ACCOUNTANTS, Accountant, AdditiveAccountant, Epsilon, make_accountant

@@ -1,4 +1,4 @@
-"""What noise costs in privacy: epsilon, delta, how long a budget lasts, or how much noise it takes."""
+"""Privacy cost of noise: epsilon, delta, how long a budget lasts, or how much noise it takes."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""How long a privacy budget lasts, and how much noise it takes."""
+"""Rounds or steps that a privacy budget lasts, and the noise that it takes."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Whether attackers won more often than a limit allows, which only a wrong mechanism can explain (docs/accounting.md).
+"""Tests for attackers that won more often than a limit allows: only a wrong mechanism explains it (docs/accounting.md).
 
 Victims are independent, but truths of a class stand among the same look-alikes: where those happen to lie far from what
 a guess is near to, the guess is first for all of them. Given D look-alikes the share of a class that is nearer to one

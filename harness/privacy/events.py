@@ -1,4 +1,4 @@
-"""What happened to the data, as far as privacy is concerned: the events that accountants turn into epsilons.
+"""Events that happened to the data, as far as privacy is concerned: accountants turn them into epsilons.
 
 ``sigma`` is always the *effective* multiplier: the noise's standard deviation over the L2 sensitivity of the released
 sum under the event's own adjacency (docs/accounting.md). What is not Gaussian is a ``MechanismRelease``.

@@ -1,4 +1,4 @@
-"""What a mechanism is to an accountant: a Renyi curve. And mechanisms made of mechanisms."""
+"""Mechanisms as accountants see them: Renyi curves. And mechanisms made of mechanisms."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How well an attacker tells whether one record was there: the meaning of an epsilon in one number.
+"""Power of an attacker to tell whether one record was there: the meaning of an epsilon in one number.
 
 An attacker reads what was released and says "present" or "absent". Of the absent records a share ``false_alarms`` is
 called present; what is bounded is the share of present ones that is rightly called so, the power of the test. For

@@ -1,4 +1,4 @@
-"""What DP-SCAFFOLD and DP-FedAvg cost a record, towards a third party and towards the server.
+"""Privacy cost of DP-SCAFFOLD and DP-FedAvg to a record, towards a third party and towards the server.
 
 Source: Noble, Bellet, Dieuleveut, "Differentially Private Federated Learning on Heterogeneous Data", Claim 4.1,
 Theorem 4.1 and appendix B.4; control variates are post-processing, so both algorithms cost the same. See

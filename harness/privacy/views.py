@@ -1,4 +1,4 @@
-"""Who sees which releases: from the plain numbers of a federation to one event per view.
+"""Views of a federation, by who sees which releases: from its plain numbers to one event per view.
 
 See docs/accounting.md. Views: ``third party`` sees the published models only, ``server`` every client's message and who
 takes part, ``client`` is another participant, who sees the models and can subtract the noise it added itself. Where a

@@ -1,4 +1,4 @@
-"""What a run leaves behind: the schema of its results, the folder that holds them, and how they are read back."""
+"""Results that a run leaves behind: their schema, the folder that holds them, and how they are read back."""
 
 from harness.results.atomic import claimed, require_own, require_writable, write_atomic
 from harness.results.record import (

@@ -1,4 +1,4 @@
-"""What a run was computed with, without anything that identifies the person or the machine's place."""
+"""Environment that a run was computed in, without anything that identifies the person or the machine's place."""
 
 import platform
 import subprocess

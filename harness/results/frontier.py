@@ -1,4 +1,4 @@
-"""What a frontier leaves behind: what each level of noise costs in accuracy, what it proves, and what still leaks."""
+"""Results of a frontier: what each level of noise costs in accuracy, what it proves, and what still leaks."""
 
 from typing import Literal, Self
 

@@ -1,4 +1,4 @@
-"""What a training run reports: one record per round, and the document around them."""
+"""Report of a training run: one record per round, and the document around them."""
 
 import re
 from typing import Annotated, Any, Literal, Self

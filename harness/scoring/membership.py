@@ -1,4 +1,4 @@
-"""How well members of a training are told from non-members by how sure a model is of them.
+"""Scores that tell members of a training from non-members by how sure a model is of them, and how well they do.
 
 Every example has one number per model: the log-odds of its true label. Reference models that were trained without an
 example say how sure a model is of it that never saw it.

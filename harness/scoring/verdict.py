@@ -1,4 +1,4 @@
-"""What a cell may claim: leaks, resilient or inconclusive (docs/verdicts.md)."""
+"""Verdict that a cell may claim: leaks, resilient or inconclusive (docs/verdicts.md)."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Why a server that tells clients different things learns no more than one that does not.
+"""Argument that a server that tells clients different things learns no more than one that does not.
 
 Sources: the consistency check of Bonawitz et al., CCS 2017 (figure 4, active adversaries), and the sparse graph of
 Bell et al., CCS 2020. There is one difference: signatures are counted over all N clients and not over a neighbourhood,

@@ -1,4 +1,4 @@
-"""What the protocol is built of: keys and encryption, masks of pairs, the ring of integers, shares of secrets."""
+"""Building blocks of the protocol: keys and encryption, masks of pairs, the ring of integers, shares of secrets."""
 
 import hashlib
 import hmac

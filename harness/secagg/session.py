@@ -1,4 +1,4 @@
-"""What all parties agree on before a secure aggregation begins. All of it is public."""
+"""Settings that all parties agree on before a secure aggregation begins. All of them are public."""
 
 import hashlib
 import itertools

@@ -1,4 +1,4 @@
-"""How much noise is needed, and what it costs: accuracy, proven epsilon and leakage along a defense's noise."""
+"""Amount of noise that is needed, and its cost: accuracy, proven epsilon and leakage along a defense's noise."""
 
 from harness.study.climb import FrontierSettings, make_frontier, make_frontier_shard, usual
 

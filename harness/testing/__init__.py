@@ -1,4 +1,4 @@
-"""What tests of attacks and defenses share, here and in packages that add their own."""
+"""Shared parts of tests of attacks and defenses, here and in packages that add their own."""
 
 from harness.testing.attacks import assert_attack_contract, digits, digits_prior, undefended
 from harness.testing.defenses import assert_defense_contract, play_taps

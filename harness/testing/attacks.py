@@ -1,4 +1,4 @@
-"""What every attack must keep. Each check runs a built attack and raises AssertionError where it is broken.
+"""Rules that every attack must keep. Each check runs a built attack and raises AssertionError where one is broken.
 
 The victims are the caller's; by default four digits, undefended, on a small network. No check needs an attack to
 succeed, so few iterations do. No label or image is ever handed over, so an attack that needs the truth cannot run.

@@ -1,4 +1,4 @@
-"""What every defense must keep. Each check takes a built defense and raises AssertionError where it is broken.
+"""Rules that every defense must keep. Each check takes a built defense and raises AssertionError where one is broken.
 
 They play rounds of four clients with made-up images on a small network, under the settings that the defense was built
 with; a check of other settings is a call with another instance.

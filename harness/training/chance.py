@@ -1,4 +1,4 @@
-"""What is known of a network without training: its size, and the line below which an accuracy says nothing."""
+"""Facts of a network that need no training: its size, and the line below which an accuracy says nothing."""
 
 from dataclasses import replace
 from functools import lru_cache

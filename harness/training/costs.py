@@ -1,4 +1,4 @@
-"""What a local iteration costs under each defense, beside a plain PyTorch loop and beside torch.func's gradients.
+"""Cost of a local iteration under each defense, beside a plain PyTorch loop and beside torch.func's gradients.
 
 Times are medians over repeats in which every method runs once, in a rotating order: what else the machine does then
 falls on all of them alike, and ratios hold where milliseconds do not.

@@ -1,4 +1,4 @@
-"""What Bayesian accounting needs of a round: how large each contribution was when it was added up, before the noise."""
+"""Norms of a round for Bayesian accounting: how large each contribution was when added up, before the noise."""
 
 import hashlib
 import io

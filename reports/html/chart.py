@@ -1,4 +1,4 @@
-"""What all figures of the page share: colours that are read on light and dark, axes, rows of a panel."""
+"""Common part of all figures of the page: colours that are read on light and dark, axes, rows of a panel."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""What was tested, when, with what and on which machine, as the assurance report says it."""
+"""Facts of a test, as the assurance report says them: what was tested, when, with what and on which machine."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence

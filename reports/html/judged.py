@@ -1,4 +1,4 @@
-"""What ``harness judge`` found out of captured updates: checks of the declared defense, and estimates without a truth.
+"""Findings of ``harness judge`` about captured updates: checks of the declared defense, and estimates without a truth.
 
 The file may come from anywhere: what does not look as ``harness judge`` writes it is named and left out.
 """

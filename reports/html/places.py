@@ -1,4 +1,4 @@
-"""Which cell, of which run, stands where: what the matrix, the figures and the gallery are made of."""
+"""Places of cells and their runs: what the matrix, the figures and the gallery are made of."""
 
 import json
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""What is proven of a run's defense, and what is only claimed, as the assurance report says it.
+"""Proofs of a run's defense, and what is only claimed of it, as the assurance report says them.
 
 Questions about proofs are those of NIST SP 800-226.
 """

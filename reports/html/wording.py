@@ -1,4 +1,4 @@
-"""What verdicts, surfaces and guarantees mean, in plain words."""
+"""Meaning of verdicts, surfaces and guarantees, in plain words."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
