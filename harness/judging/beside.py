@@ -1,6 +1,6 @@
 """Measurements beside images of captured clients of several steps or examples: labels, and who took part.
 
-And what a client of one step on one example tells, with the same network and optimizer: where nothing comes back of it
+A client of one step on one example is measured too, with the same network and optimizer: where nothing comes back of it
 either, an attack's failure on what was captured says nothing.
 """
 

@@ -45,8 +45,10 @@ def test_first_lines_name_the_object(room: str) -> None:
 
 
 def half_sentences(code: str) -> list[str]:
-    """First lines of the docstrings of all classes and functions of some code that are half-sentences."""
-    nodes = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    """First lines of all docstrings of some code that are half-sentences."""
+    nodes = [
+        node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+    ]
     return [line for node in nodes if HALF.match(line := (ast.get_docstring(node) or "").partition("\n")[0])]
 
 
