@@ -39,7 +39,7 @@ def test_it_guesses_the_victims_of_the_cell_once_for_all_informed_attacks(
     assert (blind.attack, blind.victims, blind.seeds) == ("blind", 60, [3, 4])
     stage = Stage(Path("no data root"), 64)
     scene = stage.set(settings)
-    guesses = stage.room(settings).prior.means[scene.truth.labels].reshape(scene.truth.images.shape)
+    guesses = stage.split(settings).prior.means[scene.truth.labels].reshape(scene.truth.images.shape)
     by_luck = int(image_strict(scene.truth.images, guesses).sum())
     for made in of(document, None):
         (check,) = [check for check in made.controls if check.name == "blind"]

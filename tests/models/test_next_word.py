@@ -109,4 +109,4 @@ def test_evaluate_gives_it_texts_without_topics(tmp_path: Path) -> None:
     made = run_attack(Span(), scene.observation)
     assert torch.equal(made.images, scene.truth.images)
     assert stage.dataset("notes", "text_transformer").num_classes == 6
-    assert stage.room(cell_settings(dataset="notes", model="text_transformer")).private.num_classes == 6
+    assert stage.split(cell_settings(dataset="notes", model="text_transformer")).private.num_classes == 6
