@@ -228,7 +228,7 @@ REMOVED = {
     "candidates": ("attacks/identify.py", "images[:, None].to(target)", "images[:, None]", EVALUATED["informed"]),
     "brightness": ("attacks/imprint.py", ").to(observation.target)", ")", EVALUATED["tampering"]),
     "what the attacker knows of a class": (
-        "harness/evaluation/observe.py", "prior=room.prior.to(device, dtype)", "prior=room.prior",
+        "harness/evaluation/observe.py", "prior=split.prior.to(device, dtype)", "prior=split.prior",
         EVALUATED["informed"],
     ),
     "words": ("attacks/token_layers.py", "images_of(some).to(own)", "images_of(some)", EVALUATED["texts"]),
