@@ -9,6 +9,8 @@ version that can takes as processes of one thread each, as its ``harness evaluat
 import subprocess
 import sys
 import time
+from importlib import import_module
+from importlib.util import find_spec
 from statistics import median
 
 SHAPE, CLASSES = (3, 32, 32), 10
@@ -25,12 +27,10 @@ def work() -> None:
     from harness.observation import Observation
 
     known, seen, threads = "", None, torch.get_num_threads()
-    try:
-        from harness.parallel.worker_pool import WorkerPool
-
-        everyone = WorkerPool(threads, 1)
-    except ImportError:  # a version before it
-        everyone = None
+    everyone = None  # in a version before it
+    for module, kind in (("worker_pool", "WorkerPool"), ("crew", "Crew")):  # its name now and before
+        if everyone is None and find_spec(f"harness.parallel.{module}"):
+            everyone = getattr(import_module(f"harness.parallel.{module}"), kind)(threads, 1)
     for line in sys.stdin:
         name, rows, batch, iterations, attack = line.split()
         if seen is None or known != f"{name} {rows} {batch}":
