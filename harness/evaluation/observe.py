@@ -204,7 +204,7 @@ class Stage:
             return found
         return self._unlabelled.setdefault((name, words), found.unlabelled())
 
-    def fixed(self, reason: str) -> str:
+    def with_fix(self, reason: str) -> str:
         """Return why a cell is impossible, in words for the caller that asked for it."""
         return reason
 

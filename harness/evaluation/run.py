@@ -184,7 +184,7 @@ class Run:
             raise
         except UsageError as error:
             cell, victims = (
-                impossible_cell(settings, key, control, self.stage.fixed(str(error)), self.stage.prior(settings)),
+                impossible_cell(settings, key, control, self.stage.with_fix(str(error)), self.stage.prior(settings)),
                 [],
             )
         else:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from harness.base.errors import UsageError
 from harness.base.ranges import Clip, Count, Delta, Finite, NonNegative, Positive
+from harness.defenses import DEFENSES
 
 
 class Declared(BaseModel):
@@ -192,10 +193,10 @@ def translated(defense: Declared | None) -> Declared | None:
 
 
 def _require_no_slip(name: str) -> None:
-    """Raises UsageError: a name without dots that is nearly a framework's."""
+    """Raises UsageError: a name that no defense has, without dots, and nearly a framework's."""
     own = name.lower()
     meant = next((one for one in _TABLE if own.startswith(one.lower())), None)
-    if meant is not None and "." not in name:
+    if meant is not None and "." not in name and name not in DEFENSES:
         raise UsageError(f"unknown defense {name!r}; did you mean {meant!r}? Give the arguments of {meant} as settings")
 
 

@@ -96,7 +96,7 @@ class CapturedStage(Stage):
     def split(self, settings: CellSettings) -> DataSplit:
         return self._split if settings.prior != NONE else DataSplit(self._whole, None)
 
-    def fixed(self, reason: str) -> str:
+    def with_fix(self, reason: str) -> str:
         return of_captures(reason)
 
     def own_sources(self, settings: CellSettings) -> dict[str, str]:
@@ -177,7 +177,7 @@ class GroupsStage(Stage):
         super().__init__(data_root, chunk)
         self._stages = stages
 
-    def fixed(self, reason: str) -> str:
+    def with_fix(self, reason: str) -> str:
         return of_captures(reason)
 
     def dataset(self, name: str, model: str | None = None) -> Dataset:

@@ -104,14 +104,14 @@ def guess(
     seen = observed(captured, scene.observation, settings).known_to(attack.tier)
     made = _attacked(seen, "what was captured", settings, chunk, engine)
     hidden = observed(replace(captured, target=shuffled(seen)), scene.observation, settings).known_to(attack.tier)
-    high_noise = _attacked(hidden, "what was captured, shuffled", settings, chunk, engine)
+    made_of_shuffled = _attacked(hidden, "what was captured, shuffled", settings, chunk, engine)
     if attack.reads == "texts" or (attack.by_vectors and seen.model.vocabulary is not None):
         doubled = scene.observation.known_to(attack.tier)
         again = _attacked(doubled, "stand-ins", own, chunk, engine)
-        left, left_of_shuffled = unexplained(seen, made.images), unexplained(hidden, high_noise.images)
+        left, left_of_shuffled = unexplained(seen, made.images), unexplained(hidden, made_of_shuffled.images)
         usual = _usual_of_texts(stored, unexplained(doubled, again.images), captured)
     else:
-        left, left_of_shuffled, usual = _of(made, attack), _of(high_noise, attack), _usual(stored, attack)
+        left, left_of_shuffled, usual = _of(made, attack), _of(made_of_shuffled, attack), _usual(stored, attack)
     likeness = Likeness.of(captured.target, scene.observation.target)
     knows = _knows_defense(attack, scene.observation)
     bare = own.model_copy(update={"defense": "none", "defense_args": {}})

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from harness.attacks.dlg import IDLG
 from harness.base.errors import UsageError
 from harness.evaluation import Run, run
 from harness.evaluation.attacking import AttackRecord, attack_scene
+from harness.evaluation.derived import _of_control
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings
 from harness.results import CellResult, ResultDocument, RunFolder, read_results
@@ -48,6 +50,10 @@ def test_it_guesses_the_victims_of_the_cell_once_for_all_informed_attacks(
         assert (made.kappa.successes, made.kappa.n) == (by_luck, 60)
         assert made.prior is not None and (made.prior.name, made.prior.size) == ("digits, public half", 899)
     assert document.valid and read_results(tmp_path).cells[0].kappa == of(document, None)[0].kappa
+    # Files that were written when it was said otherwise are read as they are, and nothing else of them is believed.
+    older = check.model_copy(update={"detail": check.detail.replace("by chance", "by luck")})
+    edited = older.model_copy(update={"held": False})
+    assert older != check and [_of_control(one, ANY, [blind]) for one in (older, edited)] == [older, older]
 
 
 def test_who_knows_no_public_data_has_no_blind_control(small: Any, tmp_path: Path, informed: None) -> None:

@@ -261,6 +261,11 @@ def test_a_slip_in_a_framework_s_name_is_told(name: str, meant: str) -> None:
         translated(Declared(name=name))
 
 
+def test_a_defense_of_ones_own_may_be_called_like_a_framework_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DEFENSES._entries, "localdpmod", object)
+    assert translated(Declared(name="localdpmod")) == Declared(name="localdpmod")
+
+
 def test_an_engine_of_opacus_is_known_by_its_class() -> None:
     settings = {"noise_multiplier": 1.0, "max_grad_norm": 1.0}
     made, engine = (Declared(name=name, settings=settings) for name in ("make_private", "opacus.PrivacyEngine"))
