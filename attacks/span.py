@@ -3,11 +3,16 @@
 So its rows lie in the span of the vectors of just the tokens that were used, each at its place; as long as these are
 fewer than a vector has numbers, every other token lies outside of it. Idea: Petrov et al., "DAGER: Exact Gradient
 Inversion for Large Language Models" (NeurIPS 2024), who take the query matrix. Several texts are put together by their
-beginnings where the network reads no later words (``prefixes``), and by what words listen to elsewhere (``sentences``).
+beginnings where the network reads no later words, and by what words listen to elsewhere (``sentences``).
+
+By their beginnings, as they do for decoders: what a later layer is given at a place depends on the words up to there,
+and on no others. So the gradient of its matrix tells the beginnings of texts, as that of the first layer tells words:
+their vectors lie in the span of its rows, and those of other beginnings outside, as long as there are fewer than a
+vector has numbers.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import ClassVar
 
 import torch
@@ -16,15 +21,16 @@ from torch import Tensor
 from harness.attacks import sentences
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.attacker import Reads
-from harness.attacks.prefixes import prefix_layer, texts_by_prefix
 from harness.attacks.token_layers import (
     Candidates,
     TokenLayer,
     Vectors,
+    candidates_at,
     directions,
     end_of,
     is_noisier,
     layers_of,
+    matrix_of,
     most_tokens,
     nearest,
     outside,
@@ -34,13 +40,25 @@ from harness.attacks.token_layers import (
     require_one,
     row_space,
     rows_by_error,
+    same_vectors,
+    space_above_noise,
     text_of,
     token_layer,
+    token_layers,
+    vectors_at,
 )
 from harness.attacks.token_rows import moved, used_rows
 from harness.base.words import PAD, images_of
+from harness.models import RowModel
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
+
+# How far outside of a span a vector may lie that rounding put there, of products, and at most; beginnings of each text
+# that are followed at most.
+_NEAR, _BLURRED, _FOLLOWED = 1e-3, 0.1, 4
+# Where all is blurred: words that are tried at a place, for each text and at most; beginnings that are followed, and
+# those of one.
+_TRIED, _MOST_TRIED, _KEPT, _OF_ONE = 6, 24, 12, 4
 
 
 @ATTACKS.register("span")
@@ -164,3 +182,169 @@ def told(gradient: Tensor, vectors: Tensor) -> Tensor:
     if not 0 < len(basis) < basis.shape[1]:
         return torch.full(vectors.shape[1:2], PAD)
     return nearest(outside(vectors, basis))
+
+
+@lru_cache(maxsize=2)
+def prefix_layer(model: RowModel) -> TokenLayer | None:
+    """The first trained layer that is given vectors of the words up to a place; None if later words change them."""
+    weights, text, half = _trial(model)
+    before = {one.prefix for one in token_layers(model, "span")}
+    other = torch.cat([text[:half], text[half:].flip(0)])
+    for name, layer in model.plain_module.named_modules():
+        weight = matrix_of(name, layer, model)
+        if weight is None or name in before:
+            continue
+        given = vectors_at(model, name, weights, torch.stack([text, other]))
+        if given is None:  # it is never called
+            continue
+        alike = given.dim() == 3 and given.shape[1] == len(text) and same_vectors(given[0, :half], given[1, :half])
+        return TokenLayer(name, weight, given.shape[2], name) if alike else None
+    return None
+
+
+@lru_cache(maxsize=2)
+def takes_beginnings(model: RowModel, layer: TokenLayer) -> bool:
+    """Return whether the network gives the same vectors of a text that is cut, which costs less."""
+    weights, text, half = _trial(model)
+    try:
+        cut = vectors_at(model, layer.prefix, weights, text[None, :half])
+    except RuntimeError:  # its places are as many as a whole text has
+        return False
+    whole = vectors_at(model, layer.prefix, weights, text[None])
+    assert cut is not None and whole is not None  # it was called when it was found
+    return cut.shape[1] == half and same_vectors(cut[0], whole[0, :half])
+
+
+def _trial(model: RowModel) -> tuple[Tensor, Tensor, int]:
+    """Weights (P,), a text (T,) of many words, and half of its places."""
+    places = model.image_shape[-1]
+    text = torch.arange(places) % ((model.vocabulary or 0) - 2) + 2
+    return model.initial_weights([("tokens",)])[0], text, max(1, places // 2)
+
+
+def texts_by_prefix(observation: Observation, later: TokenLayer, row: int) -> Tensor:
+    """The texts (n, T) of one row; one that is not found has no tokens."""
+    model, weights = observation.model, observation.weights[row]
+    first, seen = token_layers(model, "span")[0], observation.take(torch.tensor([row]))
+    found = torch.full((observation.unknowns, model.image_shape[-1]), PAD)
+    if observation.certainty is not None:
+        return _one_by_one(seen, first, later, found)
+    spaces = _spaces(seen, (first, later))
+    if spaces is None:
+        return found
+    (words, beginnings), near = spaces
+    may = outside(candidates_at(model, first.source, weights), words) < near
+    may[: PAD + 1] = False
+    used = used_rows(seen)[0]
+    if used is not None:
+        may[~used] = False
+    texts, ended = found[:1], found[:0]
+    for place in range(found.shape[1]):
+        tokens = may[:, place].nonzero()[:, 0].cpu()
+        longer = _longer(texts, tokens, place)
+        off = _outside(model, later, weights, longer, place, beginnings)
+        kept = off.argsort()[: _FOLLOWED * len(found)]
+        kept = kept[off[kept] < near]
+        whole = torch.ones(len(texts), dtype=torch.bool)
+        whole[kept // max(1, len(tokens))] = False
+        ended, texts = torch.cat([ended, texts[whole]]), longer[kept]
+        if not len(texts):
+            break
+    ended = torch.cat([texts, ended])
+    # The longest are surest: every word of theirs was told.
+    chosen = ended[(ended != PAD).sum(1).argsort(descending=True, stable=True)[: len(found)]]
+    found[: len(chosen)] = chosen
+    return found
+
+
+def _longer(texts: Tensor, tokens: Tensor, place: int) -> Tensor:
+    """Every text (N, T) with every token (K,) at a place, (N K, T)."""
+    longer = texts.repeat_interleave(len(tokens), 0)
+    longer[:, place] = tokens.repeat(len(texts))
+    return longer
+
+
+def _one_by_one(seen: Observation, first: TokenLayer, later: TokenLayer, found: Tensor) -> Tensor:
+    """The texts (n, T) behind one row that the first step of Adam blurs, the surest first; what lies in the span of its
+    beginnings is left out when the next one is sought, which of equal texts finds one.
+
+    Mosher and Leahy, "Source Localization Using Recursively Applied and Projected (RAP) MUSIC" (IEEE Transactions on
+    Signal Processing, 1999), find the sources of waves so.
+    """
+    ((_, words), (_, rows)) = rows_by_error(seen, (first, later))
+    if not bool(seen.target.isfinite().all()) or is_noisier(words) or is_noisier(rows):
+        return found
+    likely = directions(words, candidates_at(seen.model, first.source, seen.weights[0]), 1.0).cpu()
+    likely[: PAD + 1] = -torch.inf
+    used, places = used_rows(seen)
+    if used is not None:
+        likely[~used.cpu()] = -torch.inf
+    likely = likely if places is None else likely[:, : int(places.sum())]
+    possible = int((likely > -torch.inf).any(1).sum())
+    if not possible:  # nothing moved
+        return found
+    tried = likely.topk(min(_TRIED * len(found), _MOST_TRIED, possible), 0)
+    known = rows.new_zeros(rows.shape[1], 0)
+    for text in found:
+        text[: likely.shape[1]] = _likeliest(seen, later, rows, known, tried.indices, text)
+        vectors = vectors_at(seen.model, later.prefix, seen.weights[0], text[None])
+        assert vectors is not None  # it was called when it was found
+        known = torch.linalg.qr(torch.cat([known, vectors[0, text != PAD].to(rows).T], 1))[0]
+        if known.shape[1] == len(known):
+            break
+    return found
+
+
+def _likeliest(
+    seen: Observation, later: TokenLayer, rows: Tensor, known: Tensor, tried: Tensor, empty: Tensor
+) -> Tensor:
+    """The text (L,) whose beginnings are the likeliest behind rows (O, E), each over its error.
+
+    Args:
+        known: (E, K), orthonormal directions that count no more. tried: (W, L), words at each place.
+    """
+    rest, texts, scores = rows - rows @ known @ known.T, empty[None], rows.new_zeros(1, 0)
+    for place, tokens in enumerate(tried.T):
+        longer = _longer(texts, tokens, place)
+        vectors = _vectors(seen.model, later, seen.weights[0], longer, place).to(rows)
+        told = directions(rest, (vectors - vectors @ known @ known.T)[None], 1.0)[0]
+        sums = torch.cat([scores.repeat_interleave(len(tokens), 0), told[:, None]], 1)
+        best = sums.sum(1).view(len(texts), -1).topk(min(_OF_ONE, len(tokens)), 1)
+        index = (best.indices + len(tokens) * torch.arange(len(texts), device=rows.device)[:, None]).flatten()
+        kept = index[best.values.flatten().topk(min(_KEPT, len(index))).indices]
+        texts, scores = longer[kept.cpu()], sums[kept]
+    text = texts[0, : tried.shape[1]].clone()
+    text[end_of(scores[0]) :] = PAD
+    return text
+
+
+def _spaces(seen: Observation, layers: tuple[TokenLayer, ...]) -> tuple[list[Tensor], float] | None:
+    """The span (r, E) of each layer's gradient of one row, and how far outside of it a vector may lie; None where one
+    of them is nothing or everything, even without the directions that the rounding of sent weights accounts for."""
+    if not bool(seen.target.isfinite().all()):
+        return None
+    parts = seen.model.layout.split(seen.target)
+    exact = [row_space(parts[one.weight][0]) for one in layers]
+    if all(0 < len(space) < space.shape[1] for space in exact):
+        return exact, _NEAR
+    blurred = [space_above_noise(rows) for one in layers for _, rows in rows_by_error(seen, (one,))]
+    near = min(max(_NEAR, *(off for _, off in blurred)), _BLURRED)
+    spaces = [space for space, _ in blurred]
+    return (spaces, near) if all(0 < len(space) < space.shape[1] for space in spaces) else None
+
+
+def _outside(
+    model: RowModel, later: TokenLayer, weights: Tensor, texts: Tensor, place: int, basis: Tensor
+) -> Tensor:  # fmt: skip
+    """Return how far the vectors that a layer is given at a place of texts (N, T) lie outside of a span: (N,)."""
+    if not len(texts):
+        return torch.zeros(0)
+    return outside(_vectors(model, later, weights, texts, place), basis).cpu()
+
+
+def _vectors(model: RowModel, later: TokenLayer, weights: Tensor, texts: Tensor, place: int) -> Tensor:
+    """Return what a layer is given at a place of texts (N, T): (N, E)."""
+    asked = texts[:, : place + 1] if takes_beginnings(model, later) else texts
+    vectors = vectors_at(model, later.prefix, weights, asked)
+    assert vectors is not None  # it was called when it was found
+    return vectors[:, place]

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from harness.attacks import run_attack
-from harness.attacks.prefixes import prefix_layer, takes_beginnings
 from harness.attacks.sentences import first_attention
-from harness.attacks.span import Span
+from harness.attacks.span import Span, prefix_layer, takes_beginnings
 from harness.base.errors import UsageError
 from harness.base.words import PAD, TextShape, images_of, tokens_of
 from harness.models import MODELS, NextWord, RowModel

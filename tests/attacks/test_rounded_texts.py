@@ -86,7 +86,7 @@ def test_the_first_step_gives_two_texts_back(tmp_path: Path, monkeypatch: pytest
     assert sorted(found.tolist()) == sorted(truth.tolist())
     # Where places are not learned, and no row of a word moved.
     nothing = torch.zeros(seen.model.vocabulary or 0, dtype=torch.bool), None
-    monkeypatch.setattr("harness.attacks.prefixes.used_rows", lambda _: nothing)
+    monkeypatch.setattr("harness.attacks.span.used_rows", lambda _: nothing)
     assert (tokens_of(run_attack(Span(), seen).images) == PAD).all()
 
 
