@@ -362,7 +362,7 @@ _DIFFER, _ADD_UP = "differ by", "add up to"
 def _anew(evidence: Evidence) -> Check:
     """Return whether two clients or rounds, or two tensors of one, share their noise: then its difference is gone.
 
-    Masks of a secure sum cancel out in the sum of two clients, or of all.
+    Masks of a secure sum cancel out in the sum of two clients, of some or of all.
     """
     level = evidence.level
     if level is None:
@@ -370,9 +370,9 @@ def _anew(evidence: Evidence) -> Check:
     tensors, names = evidence.tensors(), evidence.layout.names
     found: list[tuple[np.ndarray, list[str]]] = []
 
-    def compare(apart: torch.Tensor, rounding: np.ndarray, size: int, pairs: list[str], of: int = 2) -> None:
-        """Lengths of what ``of`` noises make together, each with ``size`` coordinates of its own."""
-        found.append((chi2.cdf((apart.numpy() + of * rounding) ** 2 / (of * level**2), size), pairs))
+    def compare(apart: torch.Tensor, rounding: np.ndarray, size: int, pairs: list[str]) -> None:
+        """Lengths of what two noises make together, each with ``size`` coordinates of its own."""
+        found.append((chi2.cdf((apart.numpy() + 2 * rounding) ** 2 / (2 * level**2), size), pairs))
 
     count, both = len(evidence.sent), torch.tril_indices(len(evidence.sent), len(evidence.sent), -1)
     clients = [f"clients {two + 1} and {one + 1}" for one, two in both.T.tolist()]
@@ -381,8 +381,9 @@ def _anew(evidence: Evidence) -> Check:
         for others, verb in ((values, _DIFFER), (-values, _ADD_UP)):
             apart = torch.cdist(values, others, compute_mode="donot_use_mm_for_euclid_dist")[both[0], both[1]]
             compare(apart, rounding, size, [f"{one} {verb}" for one in clients])
-        if count > 2:
-            compare(values.sum(0).norm()[None], rounding, size, [f"all {count} clients {_ADD_UP}"], count)
+        if 2 < count < size:
+            together = [f"client {row + 1} and multiples of those before it {_ADD_UP}" for row in range(1, count)]
+            found.append((beyond_others(values / level, rounding / level), together))
     for one, two in torch.tril_indices(len(tensors), len(tensors), -1).T.tolist():
         shared = min(tensors[one].shape[1], tensors[two].shape[1], _FIRST)
         apart = (tensors[one][:, :shared] - tensors[two][:, :shared]).norm(dim=1)
@@ -398,6 +399,27 @@ def _anew(evidence: Evidence) -> Check:
     said = pairs[int(p_values.argmin())]
     why = "cancels out in a sum, as masks do" if said.endswith(_ADD_UP) else "the same draw"
     return Check(ANEW, "violated", f"{said} less than independent noise: it is off, weaker, or {why}", p_value)
+
+
+def beyond_others(values: Tensor, rounding: float) -> np.ndarray:
+    """Return how probable it is at most that a client lies so near to the span of those before it, from the second
+    client on: (V - 1,).
+
+    Whatever the others sent and whatever signal is in it, independent noise of deviation 1 leaves outside of the span
+    of k others a length that is never shorter, in distribution, than the root of a chi-square of n - k degrees.
+    Rounding adds its own length, times each multiple of another client that was taken.
+
+    Args:
+        values: (V, n) of V clients, n > V.
+    """
+    count, size = values.shape
+    triangle = torch.linalg.qr(values.T, mode="r").R
+    triangle *= triangle.diagonal().sign()[:, None]
+    # Behind a client that lies in the span of others nothing is told: the multiples have no bound.
+    apart = triangle.diagonal().clamp_min_(1e-30)
+    inverse = torch.linalg.solve_triangular(triangle, torch.eye(count).to(triangle), upper=True)
+    off = rounding * (inverse * apart).abs().sum(0).nan_to_num(nan=torch.inf)
+    return chi2.cdf(((apart + off) ** 2).numpy(), size - np.arange(count))[1:]
 
 
 def anew_among(groups: Sequence[tuple[str, Evidence]]) -> Check | None:

@@ -25,10 +25,12 @@ from harness.judging.explained import explained
 from harness.judging.federation import gathered
 from harness.judging.framework_defenses import Declared, draws_batches, translated
 from harness.judging.noise_checks import (
+    ANEW,
     BOUND,
     ENOUGH,
     NO_MORE,
     SHAPE,
+    beyond_others,
     crowded,
     distance,
     fits_facts,
@@ -407,6 +409,33 @@ def test_counts_of_batches_are_counts_or_were_changed(federation: Federation, mo
     (cell,) = cells_of(counted, "test", ["cpl"], "none", "cpu")
     check = bare(Evidence(counted, cell))
     assert check is not None and check.outcome == outcome
+
+
+def test_noise_that_cancels_out_among_some_clients_is_named(federation: Federation) -> None:
+    """Of six clients the first five, of which no two are alike in any way."""
+    captured = gathered([read_capture(one) for one in federation(6, declared=CDP, clip=1.0, deviation=6.0)])
+    (cell,) = cells_of(captured, "test", ["cpl"], "none", "cpu")
+
+    def found() -> Check:
+        return {check.name: check for check in checks_of(captured, cell)}[ANEW]
+
+    assert found().outcome == "holds"
+    captured.target[4] = -captured.target[:4].sum(0)
+    assert found().outcome == "violated" and "client 5 and multiples of those before it add up" in found().detail
+
+
+def test_independent_noise_is_seldom_near_to_that_of_others() -> None:
+    """Whatever the signals are, and of rounded values; where it depends on others, it always is."""
+    random, found = torch.Generator().manual_seed(0), []
+    for seed in range(300):
+        noise = torch.randn(4, 12, generator=random, dtype=torch.float64)
+        signal = torch.randn(1, 12, generator=random, dtype=torch.float64) * (0.0, 1.0, 30.0)[seed % 3]
+        found.append(beyond_others((noise + signal).half().double(), 0.0 if seed % 3 == 0 else 0.02 * 12**0.5))
+        noise[2] = 3 * noise[0] - noise[1]
+        assert beyond_others(noise, 1e-9)[1] < 1e-9
+    p_values = np.stack(found)
+    assert (p_values[::3] <= 0.05).mean() == pytest.approx(0.05, abs=0.04)
+    assert (p_values <= 0.05).mean() < 0.07 and p_values.min() > 1e-5
 
 
 def test_a_bound_that_has_moved_is_refused(federation: Federation) -> None:
