@@ -270,12 +270,12 @@ Outcome = Literal["success", "identified", "failure", "diverged", "hopeless", "n
 class VictimRecord(Record):
     """The result of one image.
 
-    ``cell`` is the cell's key. ``victim`` numbers the attacked clients of a seed and ``image`` the images of a
-    client's batch; ``dataset_index`` is the image's place in the split. ``tau`` is the first outer iteration that
-    meets the strict rule, or the cap; ``lineup_rank``, by nearness or by an attack's own probabilities, counts from 1
-    and may lie between ranks where distances tie. Table rows have ``continuous_rmse`` (in standard deviations of the
-    columns) and ``categorical_accuracy``; a metric that is registered in :mod:`harness.scoring.metrics` and not named
-    here comes last.
+    ``cell`` is the cell's key. ``victim`` numbers the attacked clients of a seed and ``image`` the images of a client's
+    batch; ``dataset_index`` is the image's place among those that victims are drawn from, the private half of the
+    split. ``tau`` is the first outer iteration that meets the strict rule, or the cap; ``lineup_rank``, by nearness or
+    by an attack's own probabilities, counts from 1 and may lie between ranks where distances tie. Table rows have
+    ``continuous_rmse`` (in standard deviations of the columns) and ``categorical_accuracy``; a metric that is
+    registered in :mod:`harness.scoring.metrics` and not named here comes last.
     """
 
     model_config = ConfigDict(extra="allow")
