@@ -256,8 +256,8 @@ def promise(place: Decided) -> Promise:
         told = text.told(weakest).removeprefix(", ")
         return Promise(said, ", ".join(filter(None, [tag, told, *_claim(here)])))
     if proven:
-        other = min(proven, key=_epsilon)
-        elsewhere = f"epsilon {text.epsilon(_epsilon(other))} holds, but not of what is read here"
+        least = min(map(_epsilon, proven))
+        elsewhere = f"epsilon {least:.3g} holds, but not of what is read here{text.too_large(least)}"
         return Promise(_NOTHING, ", ".join([elsewhere, *_claim(proven)]))
     return Promise(_NOTHING, ", ".join(_claim(cell.privacy)))
 
