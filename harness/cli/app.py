@@ -30,7 +30,7 @@ COMPLETE = "_HARNESS_COMPLETE"
 #: The commands, each with the first line of its help.
 COMMANDS = {
     "account": "Compute the privacy cost of noise: epsilon, delta, steps within a budget, or the noise it needs.",
-    "assure": "Write a report for people who sign: what was tested, what came back, what is proven.",
+    "assure": "Write a report for data-protection officers: what was tested, what came back, what is proven.",
     "audit": "Compute a lower bound on epsilon by guessing which canaries were in the training of one run.",
     "bench": "Measure speed and memory.",
     "check": "Fail (exit code 1) if a defense is less resilient than the baseline, or an attack is broken.",

@@ -1,4 +1,4 @@
-"""``harness assure``: a report of runs for people who sign, as a page or a PDF."""
+"""``harness assure``: a report of runs for data-protection officers, as a page or a PDF."""
 
 import os
 import shutil
@@ -46,7 +46,7 @@ def assure_command(
     ] = None,
     mixed: Annotated[bool, typer.Option("--mixed", help="Allow runs of several systems, suites or versions.")] = False,
 ) -> int:
-    """Write a report for people who sign: what was tested, what came back, what is proven."""
+    """Write a report for data-protection officers: what was tested, what came back, what is proven."""
     stated = Stated(one_line(system, "--system"), one_line(by, "--by"), _date(review_by))
     page = _page_of(out)
     document = _read_claims(claims)
