@@ -147,6 +147,10 @@ def _train(run: Training, folder: TrainFolder, options: TrainOptions, began: flo
             notes.write(round_index + 1)
         folder.save(settings, run.sources, run.weights, run.state(), records, kept, run.key)
         options.on_round(record)
+    if records and records[-1].accuracy is None:
+        # The defense ended the run between two measurements, or it was planned to be longer.
+        records[-1] = records[-1].model_copy(update=_measured(run, len(records)))
+        folder.save(settings, run.sources, run.weights, run.state(), records, kept, run.key)
     bayesian = notes.statements(len(records)) if notes and records else []
     document = _document(run, records, stopped, folder.kept(kept), time.perf_counter() - began, bayesian)
     folder.write(document)
@@ -176,13 +180,17 @@ def _one_round(run: Training, round_index: int, options: TrainOptions, last: int
     done = round_index + 1
     if not run.weights.isfinite().all():
         raise DivergedError(f"training diverged in round {done}: weights hold NaN or infinity; lower the learning rate")
-    measure = done % options.evaluate_every == 0 or done == last
-    accuracy, loss = accuracy_of(run.model, run.weights, run.test) if measure else (None, None)
-    claimed = claimed_after(run.settings, run.defense, run.model.layout, done) if measure else None
+    measured = _measured(run, done) if done % options.evaluate_every == 0 or done == last else {}
     return RoundRecord(
-        round=done, accuracy=accuracy, loss=loss, claimed_epsilon=claimed, participants=participants,
-        seconds=time.perf_counter() - began, **means,
+        round=done, participants=participants, seconds=time.perf_counter() - began, **measured, **means,
     )  # fmt: skip
+
+
+def _measured(run: Training, done: int) -> dict[str, Any]:
+    """Return what a record says of the model after so many rounds, which are the last that were played."""
+    accuracy, loss = accuracy_of(run.model, run.weights, run.test)
+    claimed = claimed_after(run.settings, run.defense, run.model.layout, done)
+    return {"accuracy": accuracy, "loss": loss, "claimed_epsilon": claimed}
 
 
 def _resumed(run: Training, folder: TrainFolder, secret: bool) -> tuple[list[RoundRecord], list[int]]:
@@ -215,7 +223,6 @@ def _document(
     secret = isinstance(run.key, str)
     if not secret:
         statements = repeatable(statements)
-    measured = [record.accuracy for record in records if record.accuracy is not None]
     return TrainDocument(
         environment=environment(run.settings.device),
         settings=run.settings.model_dump(mode="json") | {"model": run.model_name},
@@ -223,7 +230,7 @@ def _document(
         test_examples=len(run.test.labels), overlap=run.overlap,
         sources=run.sources, holders=run.holdings.holders,
         copies=run.holdings.copies, secret=secret, rounds=records, stopped=stopped,
-        accuracy=measured[-1] if measured else None,
+        accuracy=records[-1].accuracy if records else None,
         privacy=statements,
         weights=kept[0], server_state=kept[1], bayesian=bayesian, seconds=seconds,
     )  # fmt: skip

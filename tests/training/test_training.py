@@ -149,6 +149,24 @@ def test_a_budget_stops_before_the_round_that_exceeds_it(tmp_path: Path) -> None
         run(tmp_path / "none", target_epsilon=1.0, budget="claimed")
 
 
+@pytest.mark.parametrize("ended_by", ["defense", "fewer rounds"])
+def test_accuracy_is_that_of_the_rounds_whose_privacy_is_told(
+    tmp_path: Path, killed_after: Callable, ended_by: str
+) -> None:
+    made = {"defense": "global_dp", "defense_args": {"epsilon": 2.0}, "rounds": 40}
+    every = run(tmp_path / "every", **made)
+    last = len(every.rounds)
+    assert "would spend epsilon" in every.stopped and last % 3 and every.rounds[-1].accuracy == every.accuracy
+    rare, folder = replace(OPTIONS, evaluate_every=3, resume=True), tmp_path / "rare"
+    if ended_by == "fewer rounds":
+        with killed_after(last) as kill:
+            run(folder, replace(rare, on_round=kill), **made)
+        made["rounds"] = last
+    document = run(folder, rare, **made)
+    assert numbers(document)[-1] == numbers(every)[-1] and document.accuracy == every.accuracy
+    assert numbers(run(folder, rare, **made)) == numbers(document)
+
+
 @pytest.mark.parametrize("budget", [{"epsilon": 1e-4}, {"epsilon": 1e-4, "max_delta": 1e-6}])
 def test_a_defense_whose_budget_one_round_exceeds_is_refused(tmp_path: Path, budget: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=r"before anything is learned: round 1 would .* raise epsilon or sigma"):
