@@ -15,7 +15,7 @@ from rich.text import Text
 from harness.base.errors import UsageError
 from harness.gate import Finding, Report
 from harness.gate.contrast import Contrast, Difference
-from harness.gate.trend import Point, Trend
+from harness.gate.trend import Trend
 from harness.reports.machines import Alert, Case, address, junit, sarif
 from harness.reports.pictures import drawable, plain_text
 from harness.reports.text import MISSING, number, percent, safe
@@ -37,12 +37,15 @@ def row(finding: Finding) -> tuple[str, ...]:
     if moved is None:
         cell = f"{finding.cell}: {finding.detail}" if finding.cell else finding.detail
         return (finding.kind, safe(cell, 200), "", "", "", "", "")
+    success, error = (
+        _arrow(*map(percent, moved.asr)), _arrow(*(number(one, 2) for one in moved.log_rmse)),
+    ) if moved.reconstructs else (MISSING, MISSING)  # fmt: skip
     return (
         finding.kind,
         safe(finding.cell),
-        _arrow(percent(moved.asr[0]), percent(moved.asr[1])),
+        success,
         _arrow(number(moved.rank[0], 2), number(moved.rank[1], 2)),
-        _arrow(number(moved.log_rmse[0], 2), number(moved.log_rmse[1], 2)),
+        error,
         "" if finding.p is None else f"{finding.p:.2g}",
         f"{moved.victims} {moved.pairing}",
     )
@@ -171,17 +174,20 @@ _MOST_PANELS = 60
 
 
 def print_history(names: Sequence[str], trends: Sequence[Trend], console: Console) -> None:
-    """Prints a row per cell: success and mean rank in the last runs, the cells that moved most first."""
-    table = Table("cell", *(safe(name, 20) for name in names[-_SHOWN:]), "moved")
+    """Prints success and mean rank of each cell in the last runs, the cells that moved most first."""
+    table = Table("cell", "number", *(safe(name, 20) for name in names[-_SHOWN:]), "moved")
     for trend in trends:
-        points = [Text(_point(point)) for point in trend.points[-_SHOWN:]]
-        table.add_row(Text(safe(trend.title)), *points, f"{trend.span:.2f}")
+        columns = {
+            "success": [point.asr for point in trend.points], "mean rank": [point.mean_rank for point in trend.points],
+        }  # fmt: skip
+        for what, found in columns.items():
+            known = [value for value in found if value is not None]
+            shown = [percent(value) if what == "success" else number(value, 2) for value in found[-_SHOWN:]]
+            moved = number(max(known) - min(known), 2) if len(known) > 1 else MISSING
+            if known:
+                table.add_row(Text(safe(trend.title)), what, *shown, moved)
     console.print(table)
-    console.print(Text("success and mean relative rank of the truth: 0 nearest, 0.5 chance"))
-
-
-def _point(point: Point) -> str:
-    return f"{percent(point.asr)}  {number(point.mean_rank, 2)}"
+    console.print(Text("mean rank: relative, of the truth: 0 nearest, 0.5 chance; moved: over all runs"))
 
 
 def save_history(path: Path, names: Sequence[str], trends: Sequence[Trend]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.attacks import ATTACKS, Identifier
 from harness.base.errors import UsageError
 from harness.evaluation.derived import findings, of_run, version_of
 from harness.gate.settings import Settings, effective, named, told_apart
@@ -80,6 +81,12 @@ class GateCell:
     def tests_the_attack(self) -> bool:
         """Return whether nothing protects here, so that a weaker attack is a broken one."""
         return self.settings.get("defense") == "none" or self.noise_scale == 0
+
+    @property
+    def reconstructs(self) -> bool:
+        """Return whether its attack makes examples: what only tells them apart has neither successes nor errors."""
+        name = str(self.settings.get("attack"))
+        return not (name in ATTACKS and issubclass(ATTACKS[name], Identifier))
 
     @cached_property
     def ranks(self) -> NDArray[np.float64]:

@@ -299,7 +299,8 @@ def _either(place: str, there: float | None, here: float | None) -> Iterator[str
 class Movement:
     """Means before and after, and one-sided p-values before any correction over cells.
 
-    ``rank`` is relative: 0 nearest to the truth, 0.5 chance. ``log_rmse`` is the natural logarithm.
+    ``rank`` is relative: 0 nearest to the truth, 0.5 chance. ``log_rmse`` is the natural logarithm. Of an attack that
+    only tells examples apart (``reconstructs`` is False) ``asr`` and ``log_rmse`` are 0 and say nothing.
     """
 
     pairing: Literal["paired", "two samples"]
@@ -309,6 +310,7 @@ class Movement:
     log_rmse: tuple[float, float]
     more_leaking: float
     less_leaking: float
+    reconstructs: bool = True
 
     @property
     def effect(self) -> float:
@@ -385,6 +387,7 @@ def _movement(old: GateCell, new: GateCell, paired: bool) -> Movement:
         (None, None) if ranked is None else (float(ranked[0].mean()), float(ranked[1].mean())),
         (float(old.log_rmse.mean()), float(new.log_rmse.mean())),
         min(1.0, len(tests) * min(test.down for test in tests)), min(1.0, len(tests) * min(test.up for test in tests)),
+        old.reconstructs and new.reconstructs,
     )  # fmt: skip
 
 

@@ -103,9 +103,11 @@ def contrast(a: GateCell, b: GateCell) -> Contrast:
     paired = len(common) >= max(_LEAST, min(len(a.victims), len(b.victims)) / 2)
     if paired:
         a, b = (replace(cell, victims={name: cell.victims[name] for name in common}) for cell in (a, b))
+    made = a.reconstructs and b.reconstructs
     return Contrast(
         a.title, b.title, paired, (len(a.victims), len(b.victims)),
-        _rates(a.successes, b.successes), _means(a.ranks, b.ranks, paired), _means(a.log_rmse, b.log_rmse, paired),
+        _rates(a.successes, b.successes) if made else Difference(), _means(a.ranks, b.ranks, paired),
+        _means(a.log_rmse, b.log_rmse, paired) if made else Difference(),
     )  # fmt: skip
 
 

@@ -112,6 +112,6 @@ def _point(cell: CellResult | None) -> Point:
     strict = cell.asr.get("strict")
     rmse = cell.metrics.get("rmse")
     return Point(
-        strict.rate if strict else None, strict.ci95 if strict else None, cell.lineup.mean_rank,
+        strict.rate if strict else None, strict.ci95 if strict else None, (cell.identified or cell.lineup).mean_rank,
         rmse.median if rmse else None, cell.verdict_alone, traces_p(cell),
     )  # fmt: skip

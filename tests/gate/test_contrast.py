@@ -1,16 +1,20 @@
 """Differences and their intervals: they cover the truth as often as they say, and pairing narrows them."""
 
 from collections.abc import Callable
+from io import StringIO
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from harness.base.errors import UsageError
 from harness.gate import GateCell, Victim, as_baseline, check
 from harness.gate.cells import with_titles
-from harness.gate.contrast import contrast, contrast_defenses, contrast_runs
+from harness.gate.contrast import Difference, contrast, contrast_defenses, contrast_runs
 from harness.gate.trend import trends_of
-from harness.results import CellResult
+from harness.reports.gate import print_history, row
+from harness.reports.text import MISSING
+from harness.results import CellResult, Identified, Lineup
 
 Made = Callable[..., GateCell]
 
@@ -73,6 +77,28 @@ def test_a_skipped_cell_is_compared_with_nothing_and_missed_by_nobody(cell: Made
     contrasts, alone = contrast_runs([cell(), patches], [skipped, patches])
     assert [pair.a for pair in contrasts] == [patches.title] and not alone
     assert contrast_runs([cell()], [skipped]) == ([], [])
+
+
+def test_what_only_tells_examples_apart_has_ranks_alone(cell: Made) -> None:
+    one, other = cell(attack="identify", victims=24), cell(attack="identify", victims=24, draw=1)
+    pair = contrast(one, other)
+    assert pair.rank.difference is not None and pair.asr == pair.log_rmse == Difference()
+    (found,) = check(as_baseline([one], {}), [other], {}).findings
+    assert row(found)[2] == row(found)[4] == MISSING != row(found)[3]
+    usual = {"dataset": "digits", "model": "mlp", "defense": "fed_cdp", "attack": "identify", "tap": "T2.step"}
+    nights = [
+        CellResult(**usual, seeds=[0], victims=8, identified=Identified(mean_rank=rank), lineup=Lineup(reason="none"))
+        for rank in (0.2, 0.5, 0.4)
+    ]  # fmt: skip
+    (trend,) = trends_of([[night] for night in nights])
+    assert trend.span == pytest.approx(0.3)
+    console = Console(file=StringIO(), width=140)
+    print_history(["a", "b", "c"], [trend], console)
+    printed = console.file.getvalue()
+    assert [entry.strip() for entry in printed.splitlines()[3].split("│")[2:-1]] == [
+        "mean rank", "0.20", "0.50", "0.40", "0.30",
+    ]  # fmt: skip
+    assert "success" not in printed
 
 
 @pytest.mark.parametrize("other", [{"model": "mlp2"}, {"local_steps": 2}, {"attack.tv": 0.1}])
