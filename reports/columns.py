@@ -305,7 +305,10 @@ MEDIUM = (
 )
 WIDE = (
     *_WHO,
-    Column("RMSE med/mean", error, concerns=lambda cell: reconstructs(cell) and not is_of_texts(cell)),
+    *(
+        Column(title, shown, right=True, concerns=lambda cell: reconstructs(cell) and not is_of_texts(cell))
+        for title, shown in (("RMSE", median_error), ("mean RMSE", metric("rmse", 3)))
+    ),
     *OTHER_ERRORS,
     Column("ROUGE-1", metric("rouge1", 3), right=True, concerns=is_of_texts),
     Column("ROUGE-2", metric("rouge2", 3), right=True, concerns=is_of_texts),

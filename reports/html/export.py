@@ -477,7 +477,7 @@ FIELDS: dict[str, Callable[[Shown], Plain]] = {
     "tau_mean": _metric("tau", "mean"),
     "labels": lambda item: item.cell.label.accuracy,
     "lineup_p": lambda item: item.cell.tested_p,
-    "lineup_rank": lambda item: item.cell.lineup.mean_rank,
+    "lineup_rank": lambda item: (item.cell.identified or item.cell.lineup).mean_rank,
     "first_in_lineup_at_most": _theorem("first in its lineup", "ceiling"),
     "success_at_most": _theorem("strict image", "ceiling"),
     "guarantee": _proven("guarantee"),

@@ -212,6 +212,14 @@ def test_who_tells_rows_apart_calls_them_rows() -> None:
     assert columns.kinds_of([rows, told]).many == "table rows" and columns.kinds_of([told]).many == "images"
 
 
+def test_no_column_shows_several_numbers_at_once() -> None:
+    """A file of the table has numbers where an entry is one number."""
+    cell = a_cell(metrics={"rmse": Summary(mean=0.5, median=0.25)})
+    shown = {one.title: str(one.render(cell)) for one in columns.WIDE if one.concerns(cell)}
+    assert (shown["RMSE"], shown["mean RMSE"]) == ("0.250", "0.500")
+    assert not [title for title, entry in shown.items() if " / " in entry]
+
+
 def a_row(*attacks: AttackStanding, **changes: object) -> SummaryRow:
     shared = a_cell().model_dump(include=set(SummaryRow.model_fields) & set(CellResult.model_fields))
     facts = {"verdict": "resilient", "verdict_reason": "no attack leaks", "strongest": "cpl", "attacks": list(attacks)}

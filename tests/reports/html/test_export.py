@@ -150,7 +150,8 @@ def test_csv_holds_the_stored_numbers_and_equals_json(export: Callable, folder: 
     assert tuple(table.loc[0, ["success", "success_low", "success_high"]]) == (strict.rate, *strict.ci95)
     assert list(table["verdict"]) == ["leaks", "resilient", "inconclusive", "inconclusive"]
     assert list(table["epsilon"]) == [4.5] * 4 and pandas.isna(table.loc[3, "success"])
-    assert table.loc[3, "identified"] == 0.5
+    told = cells[3].identified
+    assert told and tuple(table.loc[3, ["identified", "lineup_p", "lineup_rank"]]) == (0.5, 0.0001, told.mean_rank)
 
 
 # LaTeX.
