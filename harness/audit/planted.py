@@ -118,7 +118,7 @@ class Planted:
         """Return the findings in words, line by line."""
         lines = [
             f"canary clients: {self.canaries}, of whose coins {self.correct} of {self.guesses} were guessed rightly",
-            f"epsilon of these {self.rounds} rounds together is at least {self.lower_bound:.2f} "
+            f"epsilon of these {self.rounds} rounds together is at least {lower(self.lower_bound)} "
             f"({self.confidence:.0%} confidence, delta {self.delta:g})",
         ]
         if self.epsilon is not None:
@@ -160,7 +160,7 @@ def audit_released(
     moved = torch.from_numpy(way)
     scores = torch.stack([direction(seed, one, len(way)) @ moved for one in range(canaries)])
     half = (canaries // 5 if guesses is None else guesses) // 2
-    if not 0 < 2 * half <= canaries:
+    if not 0 < 2 * half <= canaries or guesses not in (None, 2 * half):
         raise UsageError(f"--guesses must be an even number from 2 to the {canaries} canaries, got {guesses}")
     # Ties, as where nothing moved, are broken by chance and not by the order of clients.
     order = Stream(seed, "planted ties").permutation(canaries)
@@ -404,6 +404,11 @@ def audit_lower_bound(
     return refuted
 
 
+def lower(bound: float) -> str:
+    """A lower bound with two decimals, rounded down: the nearest number may be above what was proven."""
+    return f"{math.floor(100 * bound + 1e-6) / 100:.2f}"
+
+
 def cannot_refute(stated: float, canaries: int, guesses: int, delta: float, confidence: float) -> str | None:
     """Return why not even right guesses, half of them *in*, would refute a stated epsilon, and how many guesses would.
     None where so many guesses can refute it."""
@@ -416,4 +421,4 @@ def cannot_refute(stated: float, canaries: int, guesses: int, delta: float, conf
     counts = range(guesses // 2 * 2 + 2, canaries + 1, 2)
     enough = bisect_right(counts, stated, key=proven)
     advice = f"at least --guesses {counts[enough]}, or more --canaries" if enough < len(counts) else "more --canaries"
-    return f"{guesses} right guesses would prove {most:.2f}, so that {stated:.3g} cannot be refuted; take {advice}"
+    return f"{guesses} right guesses would prove {lower(most)}, so that {stated:.3g} cannot be refuted; take {advice}"

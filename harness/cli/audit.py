@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.audit import DESIGNS, AuditResult, audit, audit_settings
-from harness.audit.planted import audit_released
+from harness.audit.planted import audit_released, lower
 from harness.audit.settings import AuditSettings
 from harness.base.building import parse_assignments
 from harness.base.devices import choose_device
@@ -199,7 +199,5 @@ def _caption(result: AuditResult) -> str:
 
 
 def _numbers(result: AuditResult) -> list[str]:
-    return [
-        "-" if value is None else f"{value:.2f}"
-        for value in (result.lower_bound, result.epsilon, result.claimed_epsilon)
-    ]
+    stated = ("-" if value is None else f"{value:.2f}" for value in (result.epsilon, result.claimed_epsilon))
+    return [lower(result.lower_bound), *stated]

@@ -135,6 +135,7 @@ def test_a_client_without_a_number_says_so() -> None:
         ({1: {"w": np.ones(3)}, 2: {"w": np.full(3, np.nan)}}, 100, None, "not finite"),
         ({1: {"w": np.ones(3)}, 2: {"w": np.ones(3)}}, 5, None, "5 canaries can prove nothing"),
         ({1: {"w": np.ones(3)}, 2: {"w": np.ones(3)}}, 100, 200, "even number from 2 to the 100 canaries"),
+        ({1: {"w": np.ones(3)}, 2: {"w": np.ones(3)}}, 100, 21, "even number from 2 to the 100 canaries, got 21"),
     ],
 )
 def test_what_no_audit_can_be_made_of(models: Any, canaries: int, guesses: int | None, problem: str) -> None:
@@ -206,8 +207,17 @@ def test_words_of_a_bound() -> None:
     weak = replace(found, epsilon=3.0).lines()
     assert weak[-2] == "stated: epsilon 3, consistent with it"
     assert weak[-1] == (
-        "20 right guesses would prove 1.82, so that 3 cannot be refuted; take at least --guesses 62, or more --canaries"
+        "20 right guesses would prove 1.81, so that 3 cannot be refuted; take at least --guesses 62, or more --canaries"
     )
+
+
+@pytest.mark.parametrize("guesses", range(10, 100, 10))
+def test_a_bound_in_words_is_proven_too(guesses: int) -> None:
+    bound = audit_lower_bound(100, guesses // 2, guesses // 2, guesses, 1e-5)
+    line = Planted(4, 100, guesses, guesses, bound, 1e-5, 0.95, None).lines()[1]
+    said = float(line.partition("at least ")[2].partition(" ")[0])
+    refuted = cannot_refute(9.0, 100, guesses, 1e-5, 0.95)
+    assert bound - 0.01 < said <= bound and refuted and f"would prove {said:.2f}, so" in refuted
 
 
 @pytest.mark.parametrize("stated", [0.5, 1.8, 1.9, 3.0, 3.4, 3.6, math.inf])
