@@ -255,14 +255,14 @@ def _row(point: FrontierPoint, best: bool) -> list[str | Text]:
     return [
         text.safe(point.dataset, 30), Text(text.safe(point.defense, 40) + " *" * best, style="bold" if best else ""),
         noise, point.tap, text.percent(point.accuracy), epsilon(point),
-        columns.verdict_word(point.shown), text.rate(point.success), text.percent(point.ceiling)
+        columns.verdict_word(point.shown), text.rate(point.success), text.percent_up(point.ceiling)
         if point.ceiling is not None else "none exists", text.safe(point.strongest or "-", 24),
     ]  # fmt: skip
 
 
 def epsilon(point: FrontierPoint) -> str:
     """The proven one with its unit, or ``none``; and what is claimed, where that is another."""
-    told = "" if point.told_apart is None else f", tells {text.percent(point.told_apart)}"
+    told = "" if point.told_apart is None else f", tells {text.percent_up(point.told_apart)}"
     proven = "none" if point.epsilon is None else f"{point.epsilon:.3g} ({text.safe(point.unit or '?', 12)}){told}"
     claimed = point.claimed_epsilon
     same = claimed is None or math.isclose(claimed, point.epsilon or 0.0, rel_tol=0.01)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
+from harness.base import presence
 from harness.base.errors import UsageError, safe
 from harness.experiment import usual_defense
 from harness.results import Bound, Ceiling, CellResult, Rate, Statement, Summary, SummaryRow
@@ -44,6 +45,11 @@ def percent(value: float | None) -> str:
     if value is None:
         return MISSING
     return "<0.1%" if 0 < value < 0.0005 else f"{_hundreds(value)}%"
+
+
+def percent_up(bound: float | None) -> str:
+    """A bound from above as a percentage, rounded up."""
+    return MISSING if bound is None else presence.percent_up(bound)
 
 
 def _hundreds(value: float) -> str:
@@ -116,7 +122,7 @@ def told(statement: Statement) -> str:
     if statement.told_apart is None:
         return ""
     mu = "" if statement.mu is None else f", mu {statement.mu:.3g}"
-    return f"{mu}, tells {percent(statement.told_apart)} at 1% false alarms"
+    return f"{mu}, tells {percent_up(statement.told_apart)} at 1% false alarms"
 
 
 def guarantee(statement: Statement, name_view: bool = False) -> str:
@@ -167,7 +173,7 @@ def at_most(bound: Bound | None, event: Ceiling | None) -> str:
         return f"no bound exists: {safe(bound.reason or 'no reason recorded', 200)}"
     if event.ceiling is None:
         return f"not known: {safe(event.reason or 'no reason recorded', 200)}"
-    return f"at most {percent(event.ceiling)}{' (says little)' * event.says_little}"
+    return f"at most {percent_up(event.ceiling)}{' (says little)' * event.says_little}"
 
 
 def blind(event: Ceiling | None) -> str:

@@ -39,3 +39,9 @@ def lines(false_alarms: float, epsilon: float, delta: float) -> tuple[float, flo
 
 def held(false_alarms: float, power: float) -> float:
     return min(1.0, max(false_alarms, power))
+
+
+def percent_up(bound: float) -> str:
+    """A bound from above, in [0, 1], as a percentage with at most one decimal, rounded up: the nearest number may be
+    below what was proven."""
+    return f"{math.ceil(round(1000 * bound, 6)) / 10:.1f}".removesuffix(".0") + "%"

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from harness.base.errors import UsageError
 from harness.base.limits import MOST_STEPS
+from harness.base.presence import percent_up
 from harness.base.ranges import MOST_COUNT
 from harness.cli.app import DONE, app
 from harness.cli.console import display
@@ -151,7 +152,7 @@ def _cell(row: Row, name: str) -> str:
     if name == "rounds" and row.get("exceeded") is False:
         return f">={value}"
     if name == "told_apart" and value is not None:
-        return f"{value:.1%}"
+        return percent_up(value)
     if isinstance(value, float):
         return f"{value:.3g}" if name.startswith("delta") else f"{value:.4f}"
     return "-" if value is None else str(value)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.base.errors import UsageError, in_a_row
+from harness.base.presence import percent_up
 from harness.cli.app import DONE, MISTAKE, REGRESSION, app
 from harness.cli.grouping import Grouped
 from harness.cli.options import JsonOption, with_output
@@ -208,7 +209,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     claimed = "-" if row["claimed_epsilon"] is None else f"{_number(row['claimed_epsilon'])}{_at(row['claimed_delta'])}"
     if row["epsilon"] is not None:
         mu = "" if row["mu"] is None else f", mu {row['mu']:.4g}"
-        proven = f"{_number(row['epsilon'])} (d {row['delta']:g}{mu}, tells {row['told_apart']:.1%})"
+        proven = f"{_number(row['epsilon'])} (d {row['delta']:g}{mu}, tells {percent_up(row['told_apart'])})"
     else:
         proven = "none" if row["would_be"] is None else f"none (would be {_number(row['would_be'])})"
     verdict = {True: "claim holds; ", False: "claim not proven; " if row["epsilon"] is None else "claim exceeded; "}

@@ -102,7 +102,7 @@ def row_of(cell: CellResult, clients: int, noise: str, published: str, verdict: 
         "share [95%]": text.rate(strict) if possible and strict else text.MISSING,
         "blind": text.percent(guessed.rate) if guessed else text.MISSING,
         "first in lineup": text.percent(first.measured.rate) if first else text.MISSING,
-        "at most": text.percent(first.ceiling) if first and first.ceiling is not None else "no bound",
+        "at most": text.percent_up(first.ceiling) if first and first.ceiling is not None else "no bound",
         "s per victim": _seconds(cell), "promised or published": published, "verdict": verdict if possible else "-",
     }  # fmt: skip
 

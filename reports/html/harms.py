@@ -373,7 +373,7 @@ def _sure(source: Field) -> Field:
 
 def _up(share: float, source: Field) -> Field:
     """A bound from above is rounded up."""
-    return Field(f"{math.ceil(round(share * 1000, 6)) / 10:.1f}%", source.source)
+    return Field(text.percent_up(share), source.source)
 
 
 def _down(share: float, source: Field) -> Field:

@@ -199,7 +199,7 @@ def _told(
 
 
 def _up(share: float) -> str:
-    return text.percent(min(1.0, share + 0.0005)) if share < 0.9995 else "100%, so this limits nothing"
+    return text.percent_up(share) if share < 0.9995 else "100%, so this limits nothing"
 
 
 def _questions(places: Sequence[Examined], claims: Claims) -> Iterator[tuple[str, Sentence]]:

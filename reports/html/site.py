@@ -111,7 +111,7 @@ def _bound(card: Card) -> tuple[str, float | None]:
     event = event_of(cell, "strict image")
     if event is None or event.ceiling is None:
         return ("none exists" if cell.bound and cell.bound.theorem is None else text.MISSING), None
-    return text.percent(event.ceiling), event.ceiling
+    return text.percent_up(event.ceiling), event.ceiling
 
 
 def _epsilon(card: Card) -> tuple[str, float | None]:

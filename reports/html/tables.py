@@ -282,7 +282,7 @@ def _row(defense: str, arguments: str, of: Value, statement: Statement) -> tuple
 
 def _told(statement: Statement) -> Value:
     told = statement.told_apart
-    return Value("", None) if told is None else Value(text.percent(told), told)
+    return Value("", None) if told is None else Value(text.percent_up(told), told)
 
 
 def unread(earlier: Sequence[RunData]) -> list[RunData]:

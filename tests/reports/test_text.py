@@ -4,7 +4,9 @@ import pytest
 
 from harness.base.building import build
 from harness.defenses import DEFENSES
+from harness.reports import text
 from harness.reports.text import arguments
+from harness.results import Bound, Ceiling, Rate, Statement
 from harness.results.record import without_non_finite
 
 
@@ -37,3 +39,13 @@ def test_every_setting_of_every_defense_is_shown_once_it_is_not_the_default() ->
         assert arguments(name, usual) == ""
         for setting in usual:
             assert arguments(name, usual | {setting: "other"}) == f"{setting}=other"
+
+
+@pytest.mark.parametrize("bound", [0.0, 1e-5, 0.04, 0.0401638, 0.0344694, 0.1, 0.99951, 1.0])
+def test_a_bound_from_above_is_not_shown_below_itself(bound: float) -> None:
+    shown = float(text.percent_up(bound).removesuffix("%")) / 100
+    assert bound - 1e-9 <= shown < bound + 0.001
+    event = Ceiling(event="strict image", measured=Rate(), ceiling=bound)
+    promised = Statement(view="server", guarantee="sample-DP", told_apart=bound, notes="")
+    assert f"at most {text.percent_up(bound)}" in text.at_most(Bound(theorem="Gaussian noise", events=[event]), event)
+    assert f"tells {text.percent_up(bound)} at" in text.told(promised)
