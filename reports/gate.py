@@ -23,6 +23,8 @@ from harness.results import write_atomic
 
 # The words and numbers of the regression gate, for its table, its Markdown summary and its JUnit file.
 
+#: Beside a batch the first is another number than the share of its examples, which other tables have.
+_MEANING = "success: share of victims of whom any example came back; mean rank: 0 nearest to the truth, 0.5 chance"
 COLUMNS = ("what", "cell", "success", "mean rank", "log RMSE", "p", "victims")
 
 
@@ -100,7 +102,7 @@ def gate_markdown(report: Report) -> str:
     still = report.of("unmoved")
     if still:
         parts += [f"<details><summary>{len(still)} cells did not move</summary>", "", *_table(still), "", "</details>"]
-    parts += ["", "Mean rank: 0 nearest to the truth, 0.5 chance. p is adjusted over all cells (Holm).", ""]
+    parts += ["", f"S{_MEANING[1:]}; p is adjusted over all cells (Holm).", ""]
     return "\n".join(parts)
 
 
@@ -134,7 +136,7 @@ def print_gate(report: Report, console: Console) -> None:
         style = "red" if finding.fails else _STYLES.get(finding.kind, "")
         table.add_row(*(Text(entry) for entry in row(finding)), style=style)
     console.print(table)
-    console.print(Text("mean rank: 0 nearest to the truth, 0.5 chance; p is adjusted over all cells (Holm)", "dim"))
+    console.print(Text(f"{_MEANING}; p is adjusted over all cells (Holm)", "dim"))
 
 
 # Two runs or two defenses side by side, for people.
@@ -151,7 +153,7 @@ def print_contrasts(
         numbers = [_shown(one.asr), _shown(one.rank), _shown(one.log_rmse)]
         table.add_row(Text(safe(one.a)), Text(other), *numbers, victims)
     console.print(table)
-    console.print(Text("B - A with 95% intervals, each on its own; mean rank: 0 nearest to the truth, 0.5 chance"))
+    console.print(Text(f"B - A with 95% intervals, each on its own; {_MEANING}"))
     for title in alone:
         console.print(Text(f"only in one: {safe(title)}"))
     for problem in problems:
@@ -187,7 +189,8 @@ def print_history(names: Sequence[str], trends: Sequence[Trend], console: Consol
             if known:
                 table.add_row(Text(safe(trend.title)), what, *shown, moved)
     console.print(table)
-    console.print(Text("mean rank: relative, of the truth: 0 nearest, 0.5 chance; moved: over all runs"))
+    said = "success: share of examples that came back; mean rank: 0 nearest to the truth, 0.5 chance"
+    console.print(Text(f"{said}; moved: over all runs"))
 
 
 def save_history(path: Path, names: Sequence[str], trends: Sequence[Trend]) -> None:
