@@ -1,8 +1,10 @@
 """Check of what was sent against the truth: the same clients are played on it, and what is left is looked at."""
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,13 +23,25 @@ from harness.judging.capture import FACTS
 from harness.judging.evidence import LEVEL, Check, Evidence, bonferroni, level_of
 from harness.judging.federation import CapturedClients
 from harness.judging.noise_checks import GIVE_SIZE, drawn_levels, noise_alone
-from harness.judging.plays import HIDES, PLAYS, UNFIT, UNLIKE, Drawn, cannot, check_of_draws, other_reading
+from harness.judging.plays import (
+    HIDES,
+    NEARER,
+    PLAYS,
+    UNFIT,
+    UNLIKE,
+    Drawn,
+    cannot,
+    check_of_draws,
+    other_reading,
+    other_trainings,
+)
 from harness.judging.series import along_the_way
 from harness.judging.stage import SimulatedStage
 from harness.models.batch_norm import Buffers
 
 NAME = "the truth explains what was sent"
 _TIMES = "times what the truth gives"
+_BY_ORDER = f"and {PLAYS} other orders of its examples give as much"
 # Of what the truth gives, the noise from which on nobody sees how much of it was sent.
 _SEEN = 0.1
 
@@ -128,6 +142,8 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
     grain, evidence = captured.grain.numpy() * sent.shape[1] ** 0.5, Evidence(captured, settings)
     left = _Left(shrunk, grain, level, evidence.unit, factor)
     check = _of_known_noise(evidence, sent, made, left, play)
+    if check.outcome == "violated" or _BY_ORDER in check.detail:
+        check = _with_training(check, evidence, sent, left, quiet, data_root)
     return check if check.outcome == "violated" or not level else _unlike_noise(evidence, sent - made) or check
 
 
@@ -414,6 +430,42 @@ def _as_drawn(evidence: Evidence, sent: Tensor, left: _Left) -> bool:
     return alike and bool(((times >= low) & (times <= high)).all())
 
 
+def _with_training(
+    check: Check, evidence: Evidence, sent: Tensor, left: _Left, quiet: CellSettings, data_root: Path
+) -> Check:
+    """The check with what clients did otherwise than declared, where one usual mistake explains all that was sent."""
+    captured, declared, clipping = evidence.captured, evidence.settings.update_reading, evidence.clipping
+    if _TIMES in check.detail or left.check(sent - left.made).outcome != "violated":
+        return check
+
+    def retrained(clients: CapturedClients, cell: CellSettings) -> Tensor:
+        """Return what clients of another training send, (V, P), read as that of the declared one."""
+        stage = SimulatedStage(data_root, clients.clients, clients, cell, None, None)
+        made, before = _as_steps(cell, stage.set(cell).observation.target.cpu()), clients.before.double()
+        update = replace(cell.update_reading, adaptive=None).update(made, before)
+        return replace(declared, adaptive=None).gradient(update, before)
+
+    def apart(rows: Sequence[int], clients: CapturedClients, cell: CellSettings) -> tuple[Tensor, Tensor]:
+        made = retrained(clients.take(rows), cell.model_copy(update={"victims": len(rows)}))
+        return sent[rows] - made, made
+
+    bound = None if clipping is None or clipping.unit == "update" else clipping.bound
+    first, found = float((sent - left.made)[0].norm()), list[tuple[float, str, CapturedClients, CellSettings]]()
+    for words, clients, cell in other_trainings(captured, quiet, bound):
+        # One client is quick, and shows of most mistakes that they are not made.
+        with suppress(Exception):  # the user's own network may refuse such batches
+            found.append((float(apart([0], clients, cell)[0].norm()), words, clients, cell))
+    if not found:
+        return check
+    nearest, words, clients, cell = min(found, key=lambda one: one[0])
+    if left.level is None and not nearest < NEARER * first:
+        return check
+    rest, made = apart(range(clients.clients), clients, cell)
+    if replace(left, made=made).check(rest).outcome == "violated":
+        return check
+    return replace(check, detail=f"{re.split('[:;]', check.detail)[0]}; all of it fits with {words}: correct {FACTS}")
+
+
 def _multiples(sent: Tensor, made: Tensor, level: float) -> list[float]:
     """The multiples t for which sent - t made has the square norm of noise of deviation t level, or comes nearest."""
     square = float(made.square().sum()) - level**2 * made.numel()
@@ -463,7 +515,8 @@ def _by_order(
     if check_of_draws(NAME, sent, captured.grain, Drawn(plays.__getitem__, False, None), True).outcome != "holds":
         return None
     found = check.detail.partition(";")[0]
-    said = f"{found}, and {PLAYS} other orders of its examples give as much: give them in the order of the training"
+    fix = "check the optimizer, fedprox, and whether the loss has label smoothing or class weights"
+    said = f"{found}, {_BY_ORDER}: give them in the order of the training; if they are, {fix}"
     return cannot(NAME, said)
 
 
@@ -515,7 +568,25 @@ def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _L
         clipped += ", an update weighted by its examples" if len(told) > 1 else ""
         said = f"{said}: a loss that is summed or divided (loss_scale){clipped}, or another learning_rate"
         return replace(check, detail=f"{check.detail}; {said}")
+    if left.level is None and (said := _by_tensor(captured, sent, left, lambda rest: beside.fits(rest, allowed))):
+        return replace(check, detail=f"{check.detail.partition(';')[0]}; {said}")
     return _with_other(check, sent, left.made)
+
+
+def _by_tensor(captured: CapturedClients, sent: Tensor, left: _Left, fits: Callable[[Tensor], bool]) -> str | None:
+    """Return what is said where each tensor is a multiple of its own of what the truth gives; None where not."""
+    layout = captured.layout
+    pairs = list(zip(*(one.split(layout.sizes, 1) for one in (sent, left.made)), strict=True))
+    times = torch.stack([(own * made).sum(1) / made.square().sum(1).clamp_min(1e-30) for own, made in pairs], 1)
+    rest = torch.cat([own - one[:, None] * made for one, (own, made) in zip(times.T, pairs, strict=True)], 1)
+    if len(pairs) < 2 or not bool((times > 0).all()) or not fits(rest):
+        return None
+    mean = times.mean(0)
+    ends = (
+        f"{float(mean[place]):.3g} times of {layout.names[place]}" for place in (int(mean.argmin()), int(mean.argmax()))
+    )
+    fix = "a clip of tensors and not of the whole, groups with a learning_rate of their own, or parts without a clip"
+    return f"each tensor is what the truth gives times a number of its own, from {' to '.join(ends)}: {fix}"
 
 
 def _unchanged(evidence: Evidence, sent: Tensor, made: Tensor) -> str | None:

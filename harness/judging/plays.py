@@ -10,16 +10,20 @@ scaled, mirrored or turned, texts padded otherwise. Where such a reading explain
 nobody is accused.
 """
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from scipy.stats import t as student
 from torch import Tensor
 
+from harness.base.local_optimizer import PLAIN, LocalOptimizer
 from harness.base.normalising import BYTES, USUAL, name_of_scaling
 from harness.base.words import PAD, tokens_of
+from harness.experiment import CellSettings
 from harness.judging.capture import FACTS
 from harness.judging.evidence import LEVEL, Check
 from harness.judging.federation import CapturedClients
@@ -150,7 +154,7 @@ def cannot(name: str, said: str) -> Check:
 # Other readings of the truth.
 
 # Of the distance of the truth as it stands: so near comes what it has to be read as.
-_NEARER = 0.25
+NEARER = 0.25
 
 
 _AS_TRAINED = "give them as they were trained on, behind any augmentation, or leave the truth out"
@@ -181,7 +185,7 @@ def other_reading(
             clients.append(other)
         apart = torch.stack([(sent - one).norm(dim=1) for one in plays]).nan_to_num(torch.inf)
         if not noisy:  # where rounding hides much, what is a little nearer is so by chance
-            apart[0] *= _NEARER
+            apart[0] *= NEARER
         nearest = apart.argmin(0).tolist()
         rows, best = range(len(sent)), torch.stack([plays[way][row] for row, way in enumerate(nearest)])
         images, labels = (
@@ -339,3 +343,117 @@ def _turnings(images: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield "with rows and columns exchanged", images.transpose(-1, -2).contiguous()
     if images.shape[2] > 1:
         yield "with their channels in reverse order", images.flip(2)
+
+
+# Other trainings than the declared one.
+
+Training = tuple[str, CapturedClients, CellSettings]
+"""What clients did otherwise, in words, with the clients and the cell of clients who do so."""
+
+# What loops usually have of SGD's momentum, of FedProx's mu and of bounds of clip_grad_norm_.
+_MOMENTA, _PULLS = (0.0, 0.9, 0.5, 0.99, 0.95), (0.0, 0.01, 0.1, 1.0)
+_BOUNDS = (None, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+# Passes, and slips of a learning rate.
+_PASSES, _SLIPS = (2, 3, 5), (0.01, 0.1, 0.5, 2.0, 10.0, 100.0)
+# Of gradients that no step clears.
+_NEVER_CLEARED = 1 - 1e-9
+_GROUPINGS = {"layer": "whole", "whole": "layer"}
+
+
+def other_trainings(captured: CapturedClients, cell: CellSettings, bound: float | None) -> Iterator[Training]:
+    """Yield the mistakes that are usual in what a capture says of the training, each as it would be right.
+
+    Args:
+        cell: without noise. bound: of the declared clip of examples; None where there is none.
+    """
+    if cell.defense != "none":
+        off = cell.model_copy(update={"defense": "none", "defense_args": {}})
+        yield f"defense {cell.defense} off", captured, off
+        if bound is not None and captured.of_update:
+            words = f"the mean gradient of each batch clipped to {bound:g}, and no example's"
+            yield words, captured, _by_optimizer(off, captured, {"clip_grad_norm": bound})
+        if (own := _GROUPINGS.get(cell.defense_args.get("clipping", ""))) is not None:
+            args = {**cell.defense_args, "clipping": own}
+            yield (
+                f'defense {cell.defense} with clipping "{own}"',
+                captured,
+                cell.model_copy(update={"defense_args": args}),
+            )
+    if captured.of_update:
+        yield from _of_optimizers(captured, cell)
+        yield from _of_steps(captured, cell)
+
+
+def _of_optimizers(captured: CapturedClients, cell: CellSettings) -> Iterator[Training]:
+    """Trainings with another optimizer, or with more or less around it."""
+    steps, declared = cell.local_steps, captured.record.local_optimizer or PLAIN
+    changes: list[Mapping[str, Any]] = [{"name": name} for name in ("sgd", "adam", "adamw", "rmsprop")]
+    if declared.accumulate > 1:
+        changes.append({"accumulate_sum": not declared.accumulate_sum})
+    if steps > 1:
+        changes += [{"fedprox": one} for one in _PULLS] + [{"clip_grad_norm": one} for one in _BOUNDS]
+        linear = [1 - step / steps for step in range(steps)]
+        cosine = [(1 + math.cos(math.pi * step / steps)) / 2 for step in range(steps)]
+        courses = [[round(cell.learning_rate * one, 6) for one in course] for course in (linear, cosine, linear[::-1])]
+        changes += [{"schedule": None}, *({"schedule": tuple(one)} for one in courses if all(one))]
+    if steps > 1 and declared.name == "sgd":
+        changes += [{"momentum": one, "nesterov": own} for own in (False, True) for one in _MOMENTA if one or not own]
+        words = "gradients that add up from step to step, as without zero_grad()"
+        yield words, captured, _by_optimizer(cell, captured, {"momentum": _NEVER_CLEARED, "nesterov": False})
+    for change in changes:
+        if any(getattr(declared, name) != value for name, value in change.items()):
+            try:
+                other = _by_optimizer(cell, captured, change)
+            except ValueError:  # no optimizer has both
+                continue
+            yield f"optimizer {other.optimizer}", captured, other
+    for times in (*_SLIPS, *(cell.batch_size, 1 / cell.batch_size) * (cell.batch_size > 1)):
+        rate = cell.learning_rate * times
+        yield (
+            f"learning_rate {rate:g}, or loss_scale {times:g}",
+            captured,
+            cell.model_copy(update={"learning_rate": rate}),
+        )
+
+
+def _by_optimizer(cell: CellSettings, captured: CapturedClients, change: Mapping[str, Any]) -> CellSettings:
+    declared = (captured.record.local_optimizer or PLAIN).model_dump()
+    named = change.get("name", declared["name"])
+    # Of another class, what both have counts.
+    kept = (
+        declared
+        if named == declared["name"]
+        else {
+            name: declared[name] for name in ("weight_decay", "clip_grad_norm", "schedule", "accumulate", "loss_scale")
+        }
+    )
+    return cell.model_copy(update={"optimizer": LocalOptimizer(**{**kept, **change}).text})
+
+
+def _of_steps(captured: CapturedClients, cell: CellSettings) -> Iterator[Training]:
+    """Trainings on the same examples in other batches, or in more or fewer passes."""
+    record, images, labels = captured.record, captured.images, captured.labels
+    if (
+        images is None
+        or labels is None
+        or record.schedule
+        or record.accumulate > 1
+        or len(set(record.step_sizes())) > 1
+    ):
+        return
+    count, passes, steps = record.truths // record.passes, record.passes, record.local_steps // record.passes
+
+    def of(batches: int, times: int) -> Training:
+        """So many batches, taken so many times."""
+        own: dict[str, Any] = {"batch_size": count // batches, "local_steps": batches * times, "epochs": times}
+        seen = {name: one[:, :count].repeat(1, times, *[1] * (one.dim() - 2)) for name, one in known}
+        other = replace(captured, record=record.model_copy(update={**own, "examples": count}), **seen)
+        return ", ".join(f"{name} {value}" for name, value in own.items()), other, cell.model_copy(update=own)
+
+    known = ("images", images), ("labels", labels)
+    for batches in sorted({count, 1, 2 * steps, steps // 2} - {0, steps}):
+        if count % batches == 0:
+            yield of(batches, passes)
+    for times in (1, *_PASSES):
+        if times != passes:
+            yield of(steps, times)

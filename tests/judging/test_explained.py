@@ -129,6 +129,36 @@ def test_other_facts_are_named(how: dict[str, Any], tmp_path: Path) -> None:
     assert found.outcome == "violated", found
 
 
+def _sgd(**how: Any) -> dict[str, Any]:
+    return {"made": lambda one: torch.optim.SGD(one, lr=0.1, **how)}
+
+
+def _two_rates(weights: Any) -> torch.optim.Optimizer:
+    first, more, *rest = weights
+    return torch.optim.SGD([{"params": [first, more]}, {"params": rest, "lr": 0.5}], lr=0.1)
+
+
+CLIPPED = {"name": "fed_cdp", "settings": {"clip": 0.1, "sigma": 0.0, "clipping": "whole"}}
+SLIPS: dict[str, Any] = {
+    "momentum": (_sgd(momentum=0.9) | {"optimizer": "sgd"}, "fits with optimizer sgd:momentum=0.9:"),
+    "Nesterov": (_sgd(momentum=0.9, nesterov=True) | {"optimizer": "sgd:momentum=0.9"}, "nesterov=true:"),
+    "no momentum": (_sgd() | {"optimizer": "sgd:momentum=0.9"}, "fits with optimizer sgd:"),
+    "decay beside Adam": ({"made": lambda one: torch.optim.AdamW(one, lr=1e-3, weight_decay=9.0),
+                           "optimizer": "adam:weight_decay=9"}, "fits with optimizer adamw:weight_decay=9.0:"),
+    "a tenth of the rate": (_sgd() | {"learning_rate": 0.01}, "fits with learning_rate 0.1, or loss_scale 10:"),
+    "larger batches": (_sgd() | {"epochs": 1, "batch_size": 4, "local_steps": 1}, "with batch_size 2, local_steps 2,"),
+    "a clip that is off": (_sgd() | {"defense": CLIPPED}, "fits with defense fed_cdp off:"),
+    "rates of layers": ({"made": _two_rates, "epochs": 1, "batch": 4, "groups": []}, "to 5 times of 3."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("slip", slow_but(SLIPS, "momentum", "larger batches", "a clip that is off", "rates of layers"))
+def test_a_usual_slip_is_named(slip: tuple[dict[str, Any], str], tmp_path: Path) -> None:
+    how, said = slip
+    found = checked(tmp_path, **{"epochs": 2} | how)
+    assert found.outcome != "holds" and said in found.detail, found
+
+
 Both = tuple[Tensor, Tensor]
 # What clients trained on, and how their truth says it.
 MISREAD: dict[str, tuple[Callable[[Tensor, Tensor], Both], Callable[[Tensor, Tensor], Both], str]] = {
@@ -152,6 +182,7 @@ def by_hand(
     adam: bool = False,
     orders: Any = (None,),
     size: int = EXAMPLES,
+    clip: float | None = None,
     **facts: Any,
 ) -> Check:
     """The check of clients that train on these examples in these orders, and of whom a file holds others."""
@@ -166,6 +197,8 @@ def by_hand(
             for batch in torch.tensor(order or range(EXAMPLES)).split(size):
                 steps.zero_grad()
                 nn.functional.cross_entropy(module(images[batch]), labels[batch]).backward()
+                if clip is not None:
+                    nn.utils.clip_grad_norm_(module.parameters(), clip)
                 steps.step()
         record = CaptureRecord(
             model=f"{__name__}:small", image_shape=(1, 8, 8), classes=12, optimizer=optimizer, batch_size=size,
@@ -175,6 +208,11 @@ def by_hand(
         write_capture(folder / str(client), record, before, after=module.state_dict(), **shown)
     (clients,) = federations([read_capture(folder / str(client)) for client in range(CLIENTS)])
     return explained(clients, groups_of([clients], "t", ["cpl"], "none", "cpu")[0].cell, folder)
+
+
+def test_a_clip_of_batches_is_none_of_examples(tmp_path: Path) -> None:
+    found = by_hand(tmp_path, examples(), examples(), clip=0.1, defense=CLIPPED)
+    assert found.outcome == "violated" and "each batch clipped to 0.1, and no example's" in found.detail, found
 
 
 def examples(first: int = 0) -> Both:
