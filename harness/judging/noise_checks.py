@@ -50,14 +50,20 @@ def shape(evidence: Evidence, enough: Check) -> Check:
     names, grain = evidence.layout.names, evidence.captured.grain.double().numpy() / level
     tensors = [values / level for values in evidence.tensors()]
     p_values = np.stack([np.stack([one(values, grain) for values in tensors], 1) for one in (crowded, tailless)])
-    p_value = bonferroni(p_values)
+    # A small tensor tells little, and more all of them together: their noises are independent.
+    whole, most = torch.cat(tensors, 1).reshape(1, -1), grain.max()[None]
+    together = np.concatenate([one(whole, most) for one in (crowded, tailless)])
+    p_value = min(1.0, 2 * min(bonferroni(p_values), bonferroni(together)))
     if p_value >= LEVEL:
         return Check(SHAPE, "holds", "values spread as those under Gaussian noise do, or more", p_value)
     kind, row, column = np.unravel_index(int(p_values.argmin()), p_values.shape)
+    where = f"of {names[column]} of client {row + 1}"
+    if bonferroni(together) < bonferroni(p_values):
+        kind, where = together.argmin(), "of all that was sent"
     what = "crowd, as noise with a peak or of a few values does" if kind == 0 else "have no tails"
     return Check(
-        SHAPE, "violated", f"values of {names[column]} of client {row + 1} {what}: no Gaussian noise of deviation "
-        f"{level * evidence.unit:.3g} lets them", p_value,
+        SHAPE, "violated", f"values {where} {what}: no Gaussian noise of deviation {level * evidence.unit:.3g} lets "
+        "them", p_value,
     )  # fmt: skip
 
 

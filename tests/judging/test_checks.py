@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from harness.judging.noise_checks import (
     distance,
     fits_facts,
     noise_beyond,
+    shape,
     tailless,
 )
 
@@ -182,6 +184,20 @@ def test_the_shape_of_noise_is_seen_and_no_signal_makes_gaussian_noise_another(l
         assert all((p_values < share).mean() <= 1.5 * share for share in (0.02, 0.1, 0.5))
     elif not signal:
         assert (p_values < 1e-3).mean() > 0.9
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_the_shape_of_noise_is_seen_in_many_small_tensors_together(law: str) -> None:
+    """50 clients, whose largest tensor has 24 coordinates."""
+    random = torch.Generator().manual_seed(1)
+    tensors = [one.double() for one in LAWS[law](random)[:50, :40].split((24, 16), dim=1)]
+    evidence: Any = SimpleNamespace(
+        level=1.0, unit=1.0, noise=SimpleNamespace(law="gaussian"), tensors=lambda: tensors,
+        layout=SimpleNamespace(names=("weight", "bias")), captured=SimpleNamespace(grain=torch.zeros(50)),
+    )  # fmt: skip
+    found = shape(evidence, Check(ENOUGH, "holds", ""))
+    assert found.outcome == ("holds" if law == "normal" else "violated"), found
+    assert law == "normal" or "values of all that was sent" in found.detail
 
 
 SIGNAL = 50.0
