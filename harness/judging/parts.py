@@ -1,5 +1,7 @@
 """Tensors of a network that a client trains and sends, what the others are, and what its optimizer brought along."""
 
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from harness.base.vectors import Layout
 from harness.defenses import DEFENSES
 from harness.judging.capture import FACTS, MOMENTUM, Capture, CaptureRecord
 from harness.judging.framework_defenses import translated
-from harness.models.batch_norm import STATISTICS
+from harness.models.batch_norm import STATISTICS, BatchNorm
 from harness.models.changes import named_only
 from harness.models.networks import build_module
 from harness.models.weights_files import stored_names
@@ -177,7 +179,10 @@ def fitted_arrays(
     told = arrays.shapes
     shapes = {name: told[own] for name, own in stored.items()}
     expected = {name: state[name] for name in (state if whole else trained)}
-    omitted = {name: value for name, value in (fixed or {}).items() if name in expected and name not in shapes}
+    # A count of batches changes nothing but the statistics of a layer that averages over all of them.
+    averaging = any(isinstance(one, BatchNorm) and one.momentum is None for one in module.modules())
+    known = {name: state[name] for name in expected if _counts(name) and not averaging} | dict(fixed or {})
+    omitted = {name: value for name, value in known.items() if name in expected and name not in shapes}
     missing = [name for name in expected if name not in shapes and name not in omitted]
     problems = [
         *(f"{name} {_shape(state[name].shape)} is missing" for name in missing),
@@ -189,16 +194,35 @@ def fitted_arrays(
         ),
     ]
     if problems:
-        parts = all(problem.endswith("is missing") for problem in problems)
-        fix = (
-            "What a client does not train may be missing in what it sent; before.npz needs all of the network but what "
-            "the factory loads itself"
-            if parts and shapes
-            else f"Check model, classes and image_shape (of texts: vocabulary and places) in {FACTS}"
-        )
         rest = f"; and {len(problems) - _TOLD} more" if len(problems) > _TOLD else ""
+        fix = _fix_of(shapes, state, missing)
         raise UsageError(f"{str(arrays.path)!r} does not fit the network: {'; '.join(problems[:_TOLD])}{rest}. {fix}")
     return {name: _fitted(arrays, own, state[name]) for name, own in stored.items()} | omitted
+
+
+def _fix_of(shapes: Mapping[str, Shape], state: Mapping[str, Tensor], missing: Sequence[str]) -> str:
+    """Return what is to be done about arrays of these shapes, which a network with this state does not have."""
+    strange = {name: shape for name, shape in shapes.items() if name not in state}
+    wrong = [name for name, shape in shapes.items() if name in state and shape != tuple(state[name].shape)]
+    absent = [name for name in state if name not in shapes]
+    given = [*strange.values(), *(shapes[name] for name in wrong)]
+    needed = [tuple(state[name].shape) for name in (*absent, *wrong)]
+    if missing and shapes and not strange and not wrong:
+        return (
+            "What a client does not train may be missing in what it sent; before.npz needs all of the network but what "
+            "the factory loads itself"
+        )
+    if len(given) == 1 < len(needed) and given[0] == (sum(map(math.prod, needed)),):
+        return "It is one vector of all tensors: cut it into them, as torch.nn.utils.vector_to_parameters does"
+    if strange and all(name.startswith(_BARE.format("")) for name in strange):
+        return "A list without names holds all parameters of the network, or all of its state_dict(), in that order"
+    if Counter(given) <= Counter(needed):
+        in_order = "save them without names in the order of its state_dict(): np.savez(file, *arrays)"
+        return f"Give each array its name in the network's state_dict(), or {in_order}"
+    if Counter(tuple(sorted(one)) for one in given) <= Counter(tuple(sorted(one)) for one in needed):
+        named = "" if wrong else ", and its name there"
+        return f"Turn each array to the axes of the network's state_dict(), such as (out, in, height, width){named}"
+    return f"Check model, classes and image_shape (of texts: vocabulary and places) in {FACTS}"
 
 
 def half_of(captures: Sequence[Capture], module: nn.Module) -> str | None:
@@ -235,10 +259,15 @@ def _fitted(arrays: StoredArrays, own: str, like: Tensor) -> Tensor:
 def _unnumbered(arrays: StoredArrays, state: list[str], trained: list[str]) -> dict[str, str]:
     """Return the file's name for each of its tensors, by the tensor's own; tensors without any have the network's."""
     if arrays and set(arrays) == {_BARE.format(number) for number in range(len(arrays))}:
-        names = state if len(arrays) == len(state) else trained
-        if len(arrays) == len(names):
-            return {name: _BARE.format(number) for number, name in enumerate(names)}
+        for names in (state, [name for name in state if not _counts(name)], trained):
+            if len(arrays) == len(names):
+                return {name: _BARE.format(number) for number, name in enumerate(names)}
     return {name: name for name in arrays}
+
+
+def _counts(name: str) -> bool:
+    """Return whether this is the number of batches that a BatchNorm saw."""
+    return name.rpartition(".")[2] == "num_batches_tracked"
 
 
 def _shape(shape: Shape | torch.Size) -> str:

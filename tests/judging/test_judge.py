@@ -463,7 +463,20 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     ),
     "another network": (lambda folder: edit(folder, model="logistic"), (), "does not fit the network"),
     "a shape": (lambda folder: rewrite(folder, lambda array: array[:-1]), (), "the network's ("),
-    "a name": (lambda folder: rewrite(folder, None), (), "is not the network's"),
+    "a name": (lambda folder: rewrite(folder, None), (), "Give each array its name in the network's state_dict(), or"),
+    "other axes": (
+        lambda folder: rewrite_all(folder, np.transpose), (), "Turn each array to the axes of the network's state_dict",
+    ),
+    "one vector": (
+        lambda folder: np.savez(folder / "after.npz", np.concatenate([one.ravel() for one in stored(folder)])), (),
+        "cut it into them, as torch.nn.utils.vector_to_parameters does",
+    ),
+    "another order": (
+        lambda folder: np.savez(folder / "after.npz", *stored(folder)[::-1]), (), "in the order of its state_dict()",
+    ),
+    "a part of a list": (
+        lambda folder: np.savez(folder / "after.npz", *stored(folder)[::2]), (), "A list without names holds all param",
+    ),
     "nan": (lambda folder: rewrite(folder, lambda array: array * np.nan), (), "holds NaN or infinity"),
     "more than a float holds": (
         lambda folder: rewrite(folder, lambda array: array.astype(np.float64) * 0 + 1e300), (), "up to 1e+300",
@@ -542,6 +555,11 @@ def rewrite(folder: Path, change: Callable[[np.ndarray], np.ndarray] | None) -> 
     else:
         arrays[name] = change(arrays[name])
     np.savez(folder / "after.npz", **arrays)
+
+
+def stored(folder: Path) -> list[np.ndarray]:
+    with np.load(folder / "after.npz") as archive:
+        return list(archive.values())
 
 
 def rewrite_all(folder: Path, change: Callable[[np.ndarray], np.ndarray]) -> None:
