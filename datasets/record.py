@@ -198,9 +198,10 @@ def _scaled(file: DataFile, images: np.ndarray) -> np.ndarray:
     if not np.isfinite(images).all():
         raise file.wrong("has images with NaN or infinite values", "remove those images")
     if images.min() < 0 or images.max() > 1:
+        less = "take mean and deviation off again, and name them behind the model: NAME+normalised(MEAN|DEVIATION)"
         raise file.wrong(
             f"has values from {images.min():g} to {images.max():g}",
-            "scale floats to [0, 1], or save 0 to 255 as uint8",
+            less if images.min() < 0 else "scale floats to [0, 1], or save 0 to 255 as uint8",
         )
     if 0 < images.max() <= _ALMOST_BLACK:
         raise file.wrong(

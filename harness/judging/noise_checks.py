@@ -191,6 +191,7 @@ UNROUNDED = "noise is not rounded"
 
 # Of a norm, by the arithmetic of a client's clipping.
 _ROUNDING = 1e-3
+_EQUAL = 1e-4
 # Behind noise the bound holds where norms so many times as large would be seen.
 _FORGOTTEN = 2.0
 # Coordinates of a tensor that are compared with another tensor's, and with each other: of many, some are equal.
@@ -270,6 +271,11 @@ def _bound(evidence: Evidence) -> Check:
             said = f"norms are up to {worst:.3g} times the bound {bound * evidence.unit:g}"
             return Check(BOUND, "cannot tell", f"{said}, as those of a larger Poisson batch are: {GIVE_SIZE}")
         said = f"norms are {'at most' if held else 'up to'} {worst:.3g} times the bound {bound * evidence.unit:g}"
+        # Examples that differ, each clipped to a bound, have a mean below it.
+        together = evidence.clipping.unit != "update" and evidence.captured.trained_on > 1
+        if held and together and bool((norms * (1 + _EQUAL) + rounding >= bound).all()):
+            said = "the norm of every client is the bound itself, as where a batch's mean gradient is clipped, and no"
+            return Check(BOUND, "cannot tell", f"{said} example's: equal examples alone have such a mean")
         return Check(BOUND, "holds" if held else "violated", said)
     p_value = bonferroni(chi2.sf((beyond / level) ** 2, sizes))
     if p_value >= LEVEL:

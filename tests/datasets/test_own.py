@@ -103,6 +103,7 @@ def with_value(value: float) -> np.ndarray:
         ({"images": GREY}, "no array 'labels'"),
         ({"labels": LABELS}, "no array 'images'"),
         ({"images": with_value(255.0)}, "values from 0 to 255; scale floats"),
+        ({"images": with_value(-2.0)}, "take mean and deviation off again, and name them behind the model: NAME"),
         ({"images": with_value(-0.1)}, "values from -0.1 to 0"),
         ({"images": with_value(np.nan)}, "NaN or infinite"),
         ({"images": with_value(np.inf)}, "NaN or infinite"),

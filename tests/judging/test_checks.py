@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from federation_cases import RATE, Client, run_case, suite_cases, summary
+from federation_cases import RATE, Case, Client, run_case, suite_cases, summary
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout
 from harness.capture import CaptureRecord
@@ -158,6 +158,14 @@ def test_of_all_cases_every_mistake_is_named(tmp_path: Path) -> None:
     assert counts["passed"]
     assert counts["honest"] >= 20 and counts["planted"] >= 20
     assert counts["alarms"] == 0 and counts["named"] == counts["planted"]
+
+
+@pytest.mark.parametrize(("of_update", "outcome"), [(True, "cannot tell"), (False, "holds")])
+def test_a_clip_of_batches_is_not_taken_for_one_of_examples(of_update: bool, outcome: str, tmp_path: Path) -> None:
+    declared = Declared(name="fed_cdp", settings={"clip": 0.1, "sigma": 0.0, "clipping": "whole"})
+    case = Case("a clip", declared, Client(clip=0.1, batch=4, of_update=of_update), batch=4)
+    (check,) = [one for one in run_case(case, tmp_path, truth=False) if one.name == BOUND]
+    assert check.outcome == outcome, check
 
 
 def test_a_capture_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
