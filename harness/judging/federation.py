@@ -474,10 +474,11 @@ def _moved_buffers(
 def _shared_buffers(
     captures: Sequence[Capture], states: Sequence[dict[str, Tensor]], module: nn.Module
 ) -> dict[str, Tensor]:
-    own_to_each = _followed(module)
+    own_to_each, still = _followed(module), dict(module.named_buffers())
     names = [name for name, _ in module.named_buffers() if name.rpartition(".")[0] not in own_to_each]
     found: dict[str, Tensor] = {}
-    for capture, own in zip(captures, states, strict=True):
+    for capture, state in zip(captures, states, strict=True):
+        own = still | state  # buffers that are not persistent are in no state_dict()
         differing = next((name for name in names if found and not torch.equal(found[name], own[name])), None)
         if differing:
             raise UsageError(
@@ -485,7 +486,7 @@ def _shared_buffers(
                 f"{str(captures[0].folder)!r}; judge them apart"
             )
         # Each client may keep its own running statistics: in training nothing is computed from them.
-        found = {name: found.get(name, own[name]) for name, _ in module.named_buffers()}
+        found = {name: found.get(name, own[name]) for name in still}
     return found
 
 

@@ -466,3 +466,25 @@ def test_a_network_of_several_outputs_is_refused_in_one_line(
         train(lambda images: network(images)[0], SGD(network.parameters(), 0.1))
     assert run(["judge", str(tmp_path / "0"), "--attack", "cpl", "--out", str(tmp_path / "runs")]) == 2
     assert "gives tuple" in capsys.readouterr().err
+
+
+class Positions(Net):
+    """With buffers that no ``state_dict`` holds, as transformers have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("places", torch.arange(64).flip(0), persistent=False)
+        self.register_buffer("sizes", torch.linspace(0.5, 1.5, 64), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        moved = images.flatten(1)[:, self.get_buffer("places")] * self.get_buffer("sizes")
+        return super().forward(moved.view(images.shape))
+
+
+def test_buffers_that_are_not_stored_are_the_network_s_own(tmp_path: Path) -> None:
+    network = Positions()
+    with captured(network, tmp_path) as capture:
+        train(network, SGD(network.parameters(), 0.1))
+        for images, labels in batches():
+            capture.batch(images, labels)
+    assert explains(tmp_path) == "holds"
