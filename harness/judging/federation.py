@@ -33,7 +33,7 @@ from harness.judging.parts import (
     without_earlier,
 )
 from harness.judging.truths import as_drawn, clips_examples, tell_smaller, truth_of, words_of_captures
-from harness.models.batch_norm import Buffers, RunningStatistics, trained_layers
+from harness.models.batch_norm import STATISTICS, Buffers, RunningStatistics, trained_layers
 
 _OWN = {"client", "round", "framework", "examples", "format", "state", "order"}
 # What follows from how many examples a client has: captures that differ in it are judged in groups.
@@ -355,7 +355,17 @@ def _require_gradients(capture: Capture) -> None:
 
 
 def _states(captures: Sequence[Capture], module: nn.Module, fixed: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    return [fitted_arrays(capture.before, module, whole=True, fixed=fixed) for capture in captures]
+    statistics = {
+        name: value for name, value in module.state_dict().items()
+        if name.rpartition(".")[0] in trained_layers(module) and name.rpartition(".")[2] in STATISTICS
+    }  # fmt: skip
+    states = []
+    for capture in captures:
+        sent = fitted_arrays(capture.moved, module, whole=False) if statistics else {}
+        # In training nothing is computed from running statistics: they may be missing where they do not come back.
+        still = {name: value for name, value in statistics.items() if name not in sent}
+        states.append(fitted_arrays(capture.before, module, whole=True, fixed=still | fixed))
+    return states
 
 
 def _client(

@@ -268,7 +268,9 @@ def _called(
         raise UsageError(f"model {name!r} failed to build for {_said(shape, problem)}") from error
     if not isinstance(module, nn.Module):
         raise UsageError(f"model {name!r} returned {type(module).__name__}; its factory must return a torch.nn.Module")
-    return module
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UsageError(f"model {name!r} returned a script of torch.jit; return the network before it is made one")
+    return module.module if isinstance(module, nn.DataParallel) else module
 
 
 def _of_texts(factory: Callable[..., nn.Module], shape: TextShape, classes: int) -> nn.Module:

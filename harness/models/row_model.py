@@ -459,7 +459,10 @@ def refuse_other_functions(name: str, module: nn.Module, trial: Trial, classes: 
         # Layers that drop out have been named before.
         raise UsageError(f"two forward passes of model {name!r} differ; turn off the noise that its forward() draws")
     if not close(torch.cat([_logits(name, module, image[None].clone(), classes) for image in images]), logits):
-        raise UsageError(f"model {name!r} mixes the examples of a batch; its logits must depend on each image alone")
+        bare = any(isinstance(one, BatchNorm) and one.running_mean is None for one in module.modules())
+        fix = "build BatchNorm with running statistics, which trains alike"
+        fix = fix if bare else "its logits must depend on each image alone"
+        raise UsageError(f"model {name!r} mixes the examples of a batch; {fix}")
 
 
 @torch.no_grad()

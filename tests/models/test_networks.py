@@ -24,6 +24,10 @@ def tanh(image_shape, classes):
     inputs = channels * height * width
     return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 9), nn.Tanh(), nn.Linear(9, classes))
 
+def scripted(image_shape, classes):
+    import torch
+    return torch.jit.script(tanh(image_shape, classes))
+
 def no_module(image_shape, classes):
     return [1.0]
 
@@ -223,6 +227,7 @@ def test_a_network_of_the_users_own(factory: str, rows: int) -> None:
         ("networks_of_a_user:", "has no factory ''"),
         ("networks_of_a_user:NOT_A_FUNCTION", "is not callable; name a function"),
         ("networks_of_a_user:no_module", "returned list; its factory must return a torch.nn.Module"),
+        ("networks_of_a_user:scripted", "a script of torch.jit; return the network before it is made one"),
         ("networks_of_a_user:normalised", "has a lazy layer"),
         ("networks_of_a_user:dropping", "active dropout.*set p=0"),
     ],
