@@ -25,8 +25,10 @@ def tanh(image_shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 9), nn.Tanh(), nn.Linear(9, classes))
 
 def scripted(image_shape, classes):
-    import torch
-    return torch.jit.script(tanh(image_shape, classes))
+    import torch, warnings
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is deprecated
+        return torch.jit.script(tanh(image_shape, classes))
 
 def no_module(image_shape, classes):
     return [1.0]
