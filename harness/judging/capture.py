@@ -554,6 +554,8 @@ def read_capture(folder: Path, truth: Path | None = None) -> Capture:
         UsageError: a file is missing, damaged, or holds what it should not; one line that names the file and the fix.
     """
     facts = folder / FACTS
+    if not folder.exists():
+        raise UsageError(f"there is no folder {str(folder)!r}; check its path")
     try:
         state = read_stored(facts, NotCaptured, parse_json, "write it again", MOST_OF_A_DOCUMENT)
         if state.not_captured is not None:

@@ -17,6 +17,7 @@ from scipy.stats import binom, chi2, norm
 from torch import Tensor
 
 from harness.base.randomness import Stream
+from harness.federation.taps import Hook
 from harness.judging.evidence import ALARMS, LEVEL, UNKNOWN_LEVEL, Check, Evidence, bonferroni
 
 # Is the declared Gaussian noise Gaussian, or another kind of the same deviation?
@@ -248,6 +249,17 @@ def _noise_checks(evidence: Evidence) -> list[Check]:
 _OF_UPDATES = "the declared defense is on updates, and gradients were captured: capture after.npz or update.npz"
 
 
+_AT_SERVER = "it is declared at the server, and whoever reads what clients send sees it without"
+
+
+def _not_declared(evidence: Evidence, words: str) -> str:
+    """Return why nothing is looked for in what was captured; ``words`` where nothing else is known of it."""
+    if _is_before(evidence):
+        return _OF_UPDATES
+    behind = any(evidence.defense.acts_at(hook) for hook in (Hook.SERVER_RECEIVE, Hook.AGGREGATE))
+    return _AT_SERVER if behind else words
+
+
 def _is_before(evidence: Evidence) -> bool:
     """Return whether what was captured is what a client has before its declared defense acts."""
     return not evidence.captured.of_update and evidence.defense.changes_messages()
@@ -257,8 +269,7 @@ def _bound(evidence: Evidence) -> Check:
     """Return whether norms are as the clip and the noise make them, and not larger."""
     bound, level = evidence.bound, 0.0 if evidence.noise is None else evidence.level
     if bound is None or evidence.clipping is None:
-        said = _OF_UPDATES if _is_before(evidence) else "no bound is declared, or it is not published"
-        return Check(BOUND, "cannot tell", said)
+        return Check(BOUND, "cannot tell", _not_declared(evidence, "no bound is declared, or it is not published"))
     if level is None:
         return Check(BOUND, "cannot tell", UNKNOWN_LEVEL)
     norms, sizes = evidence.norms(evidence.clipping.grouping == "layer")
@@ -321,7 +332,7 @@ def enough_noise(evidence: Evidence, hidden: tuple[list[str], np.ndarray, np.nda
     names, weaker, found = hidden or ([], none, none)
     level, unit = evidence.level, evidence.unit
     if evidence.noise is None:
-        return Check(ENOUGH, "cannot tell", _OF_UPDATES if _is_before(evidence) else "no noise is declared")
+        return Check(ENOUGH, "cannot tell", _not_declared(evidence, "no noise is declared"))
     if level is None:
         return Check(ENOUGH, "cannot tell", UNKNOWN_LEVEL)
     norms, sizes = evidence.norms(each=True)

@@ -76,6 +76,14 @@ def test_that_no_noise_is_declared_is_said_once(federation: Federation) -> None:
     assert [(name, check.outcome) for name, check in found.items()] == [(BOUND, "holds"), (ENOUGH, "cannot tell")]
 
 
+@pytest.mark.parametrize(("name", "settings"), [("fed_sdp", {"noise_at": "aggregate"}), ("global_dp", {})])
+def test_a_defense_of_the_server_is_not_looked_for_at_clients(
+    federation: Federation, name: str, settings: dict[str, Any]
+) -> None:
+    found = checked(federation(2, declared={"name": name, "settings": settings}))
+    assert found[ENOUGH].outcome == "cannot tell" and "declared at the server" in found[ENOUGH].detail
+
+
 @pytest.mark.parametrize("about", ["Poisson batches without noise",
                                    "Poisson batches without noise of a size that nobody gave"])  # fmt: skip
 def test_a_drawn_batch_without_noise_is_not_accused_of_its_size(about: str, tmp_path: Path) -> None:

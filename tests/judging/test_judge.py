@@ -439,6 +439,7 @@ def test_what_cannot_be_checked_is_one_line(
 
 MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "no capture": (lambda folder: (folder / "capture.json").unlink(), (), "is no capture"),
+    "no folder": (lambda folder: folder.rename(folder.with_name("other")), (), "there is no folder"),
     "nothing sent": (lambda folder: (folder / "after.npz").unlink(), (), "must hold one of after, update, gradient"),
     "a pickle instead": (
         lambda folder: (folder / "after.npz").rename(folder / "after.pt"), (), "may run code when it is loaded",
