@@ -143,7 +143,7 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
     left = _Left(shrunk, grain, level, evidence.unit, factor)
     check = _of_known_noise(evidence, sent, made, left, play)
     if check.outcome == "violated" or _BY_ORDER in check.detail:
-        check = _with_training(check, evidence, sent, left, quiet, data_root)
+        check = _with_training(check, evidence, sent, left, quiet, data_root, chunk)
     return check if check.outcome == "violated" or not level else _unlike_noise(evidence, sent - made) or check
 
 
@@ -431,7 +431,7 @@ def _as_drawn(evidence: Evidence, sent: Tensor, left: _Left) -> bool:
 
 
 def _with_training(
-    check: Check, evidence: Evidence, sent: Tensor, left: _Left, quiet: CellSettings, data_root: Path
+    check: Check, evidence: Evidence, sent: Tensor, left: _Left, quiet: CellSettings, data_root: Path, chunk: int
 ) -> Check:
     """The check with what clients did otherwise than declared, where one usual mistake explains all that was sent."""
     captured, declared, clipping = evidence.captured, evidence.settings.update_reading, evidence.clipping
@@ -440,7 +440,7 @@ def _with_training(
 
     def retrained(clients: CapturedClients, cell: CellSettings) -> Tensor:
         """Return what clients of another training send, (V, P), read as that of the declared one."""
-        stage = SimulatedStage(data_root, clients.clients, clients, cell, None, None)
+        stage = SimulatedStage(data_root, chunk, clients, cell, None, None)
         made, before = _as_steps(cell, stage.set(cell).observation.target.cpu()), clients.before.double()
         update = replace(cell.update_reading, adaptive=None).update(made, before)
         return replace(declared, adaptive=None).gradient(update, before)
