@@ -197,6 +197,8 @@ _EQUAL = 1e-4
 _FORGOTTEN = 2.0
 # Coordinates of a tensor that are compared with another tensor's, and with each other: of many, some are equal.
 _FIRST, _FEW = 4096, 256
+# Clients and coordinates that are compared at every lag, and coordinates that two of them share at least.
+_MOST_MOVED, _MOVED, _LEAST_SHARED = 12, 32_768, 64
 
 
 def noise_checks(evidence: Evidence) -> list[Check]:
@@ -390,28 +392,33 @@ def _anew(evidence: Evidence) -> Check:
     level = evidence.level
     if level is None:
         return Check(ANEW, "cannot tell", "it takes noise of one known level")
-    tensors, names = evidence.tensors(), evidence.layout.names
+    tensors, names = [values / level for values in evidence.tensors()], evidence.layout.names
     found: list[tuple[np.ndarray, list[str]]] = []
 
     def compare(apart: torch.Tensor, rounding: np.ndarray, size: int, pairs: list[str]) -> None:
         """Lengths of what two noises make together, each with ``size`` coordinates of its own."""
-        found.append((chi2.cdf((apart.numpy() + 2 * rounding) ** 2 / (2 * level**2), size), pairs))
+        found.append((chi2.cdf((apart.numpy() + 2 * rounding) ** 2 / 2, size), pairs))
 
     count, both = len(evidence.sent), torch.tril_indices(len(evidence.sent), len(evidence.sent), -1)
     clients = [f"clients {two + 1} and {one + 1}" for one, two in both.T.tolist()]
     for values in tensors if clients else ():
-        rounding, size = evidence.rounding(values.shape[1]).max(), values.shape[1]
+        rounding, size = evidence.rounding(values.shape[1]).max() / level, values.shape[1]
         for others, verb in ((values, _DIFFER), (-values, _ADD_UP)):
             apart = torch.cdist(values, others, compute_mode="donot_use_mm_for_euclid_dist")[both[0], both[1]]
             compare(apart, rounding, size, [f"{one} {verb}" for one in clients])
         if 2 < count < size:
             together = [f"client {row + 1} and multiples of those before it {_ADD_UP}" for row in range(1, count)]
-            found.append((beyond_others(values / level, rounding / level), together))
+            found.append((beyond_others(values, rounding), together))
+    if clients:
+        few = torch.cat(tensors, 1)[:_MOST_MOVED, :_MOVED]
+        p_values, lags = moved(few, evidence.rounding(1).max() / level)
+        at = [f"clients {two + 1} and {one + 1}, {lags[two, one]} numbers later," for two, one in np.argwhere(lags)]
+        found.append((p_values[lags > 0], [f"{one} {_DIFFER}" for one in at]))
     for one, two in torch.tril_indices(len(tensors), len(tensors), -1).T.tolist():
         shared = min(tensors[one].shape[1], tensors[two].shape[1], _FIRST)
         apart = (tensors[one][:, :shared] - tensors[two][:, :shared]).norm(dim=1)
         pairs = [f"{names[two]} and {names[one]} of client {row + 1} {_DIFFER}" for row in range(len(apart))]
-        compare(apart, evidence.rounding(shared), shared, pairs)
+        compare(apart, evidence.rounding(shared) / level, shared, pairs)
     if not found:
         return Check(ANEW, "cannot tell", "it takes two captures, or two tensors")
     p_value = bonferroni(np.concatenate([p_values for p_values, _ in found]))
@@ -443,6 +450,30 @@ def beyond_others(values: Tensor, rounding: float) -> np.ndarray:
     inverse = torch.linalg.solve_triangular(triangle, torch.eye(count).to(triangle), upper=True)
     off = rounding * (inverse * apart).abs().sum(0).nan_to_num(nan=torch.inf)
     return chi2.cdf(((apart + off) ** 2).numpy(), size - np.arange(count))[1:]
+
+
+def moved(values: Tensor, rounding: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return how probable it is at most that what one client sent is so near to what another sent some numbers later,
+    as with one stream of random numbers of which one client used more: (V, V), over all lags, and the nearest lag
+    (V, V). A lag of 0 says that none was compared.
+
+    Args:
+        values: (V, n) in deviations of the noise. rounding: of a single number.
+    """
+    rows = values.numpy()
+    count, size = rows.shape
+    spectra, squares = np.fft.rfft(rows, 2 * size), np.cumsum(rows**2, 1)
+    lags = np.arange(1, size - _LEAST_SHARED + 1)
+    nearest, found = np.zeros((count, count), dtype=int), np.ones((count, count))
+    shared = size - lags
+    for late, early in np.argwhere(~np.eye(count, dtype=bool) & (len(lags) > 0)):
+        products = np.fft.irfft(spectra[late] * spectra[early].conj(), 2 * size)[lags]
+        apart = squares[late, -1] - squares[late, lags - 1] + squares[early, shared - 1] - 2 * products
+        half = (np.sqrt(apart.clip(0)) + 2 * rounding * shared**0.5) ** 2 / 2
+        best = int(((half - shared) / shared**0.5).argmin())
+        nearest[late, early] = lags[best]
+        found[late, early] = min(1.0, len(lags) * chi2.cdf(half[best], shared[best]))
+    return found, nearest
 
 
 def anew_among(groups: Sequence[tuple[str, Evidence]]) -> Check | None:

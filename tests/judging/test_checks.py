@@ -35,6 +35,7 @@ from harness.judging.noise_checks import (
     crowded,
     distance,
     fits_facts,
+    moved,
     noise_beyond,
     shape,
     tailless,
@@ -468,6 +469,24 @@ def test_independent_noise_is_seldom_near_to_that_of_others() -> None:
     p_values = np.stack(found)
     assert (p_values[::3] <= 0.05).mean() == pytest.approx(0.05, abs=0.04)
     assert (p_values <= 0.05).mean() < 0.07 and p_values.min() > 1e-5
+
+
+def test_a_stream_of_noise_that_another_client_uses_later_is_named(federation: Federation) -> None:
+    captured = gathered([read_capture(one) for one in federation(3, declared=CDP, clip=1.0, deviation=6.0)])
+    (cell,) = cells_of(captured, "test", ["cpl"], "none", "cpu")
+    captured.target[2, 7:] = captured.target[0, :-7]
+    found = {check.name: check for check in checks_of(captured, cell)}[ANEW]
+    assert found.outcome == "violated" and "clients 3 and 1, 7 numbers later, differ by" in found.detail
+
+
+def test_independent_noise_is_seldom_that_of_another_at_any_lag() -> None:
+    """Nor are signals that both have, at any lag, under it."""
+    random = torch.Generator().manual_seed(0)
+    noise = torch.randn(400, 2, 150, generator=random, dtype=torch.float64)
+    p_values = np.stack([moved(one + (number % 3) * one[0].roll(1).sign(), 0.0)[0] for number, one in enumerate(noise)])
+    assert (p_values.min((1, 2)) <= 0.025).mean() <= 0.08 and p_values.min() > 1e-5
+    found, lags = moved(torch.stack([noise[0, 0], noise[0, 0].roll(20)]), 1e-3)
+    assert found[1, 0] < 1e-6 and lags[1, 0] == 20 and found[0, 1] > 1e-5 and not lags.diagonal().any()
 
 
 def test_a_bound_that_has_moved_is_refused(federation: Federation) -> None:
