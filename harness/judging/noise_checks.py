@@ -32,7 +32,7 @@ from harness.judging.evidence import ALARMS, LEVEL, UNKNOWN_LEVEL, Check, Eviden
 SHAPE = "noise is Gaussian"
 
 # In deviations of the noise: middles and half the width of intervals, and where tails begin.
-_MIDDLES, _HALF, _TAILS = (-1.0, 0.0, 1.0), 0.3, (1.5, 2.5)
+_MIDDLES, _HALF, _TAILS = (-1.0, 0.0, 1.0), 0.3, (1.5, 2.5, 3.0)
 
 
 def shape(evidence: Evidence, enough: Check) -> Check:

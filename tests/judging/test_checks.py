@@ -203,6 +203,14 @@ def test_the_shape_of_noise_is_seen_and_no_signal_makes_gaussian_noise_another(l
         assert (p_values < 1e-3).mean() > 0.9
 
 
+@pytest.mark.parametrize(("end", "least", "most"), [(9.0, 1e-3, 1.0), (3.0, 0.0, 1e-6)])
+def test_noise_that_is_cut_at_three_deviations_has_no_tails(end: float, least: float, most: float) -> None:
+    random = torch.Generator().manual_seed(0)
+    sent = torch.nn.init.trunc_normal_(torch.empty(5, 8000, dtype=torch.float64), a=-end, b=end, generator=random)
+    p_values = tailless(sent, np.zeros(5))
+    assert least <= p_values.min() and p_values.max() <= most
+
+
 @pytest.mark.parametrize("law", LAWS)
 def test_the_shape_of_noise_is_seen_in_many_small_tensors_together(law: str) -> None:
     """50 clients, whose largest tensor has 24 coordinates."""
