@@ -193,24 +193,28 @@ def _test(pools: list[ClassPool], shape: tuple[int, ...], seed: int, permutation
     return Ranking(ranks, sizes, first, lineup)
 
 
-def _either(permuted: float, near: float) -> float:
-    """The p-value of two tests of which either may speak; the second says 1 where it was not made."""
-    return permuted if near == 1 else min(1.0, 2 * min(permuted, near))
+def _either(permuted: float, near: float | None) -> float:
+    """The p-value of two tests of which either may speak, or of the first one alone."""
+    return permuted if near is None else min(1.0, 2 * min(permuted, near))
 
 
-def _by_distance(pools: list[ClassPool]) -> float:
-    """A p-value of the best image that several victims hold, which is one item however often it comes back.
+def _by_distance(pools: list[ClassPool]) -> float | None:
+    """A p-value of the best image that several victims hold, which is one item however often it comes back; None where
+    no image is held by several. That it is accurate is a part of the test: what comes back must not choose the test.
 
     Of an image drawn like P - 1 others of its class, the chance to be the nearest to a guess is 1 / P, and to be within
     a share u of the next one's distance at most u / P, where images of a class lie no denser within that ball than
     along a line. Of several guesses with p-values of any dependence, twice the median is one (Rueger 1978).
     """
+    shared = [
+        (pool, own, item) for pool in pools for item in range(pool.truths)
+        if (own := np.flatnonzero(pool.items == item)).size > 1
+    ]  # fmt: skip
     found = [
         2 * float(np.median(pool.closeness[own, item])) / pool.lineup_size
-        for pool in pools for item in range(pool.truths)
-        if (own := np.flatnonzero(pool.items == item)).size > 1 and _accurate_in_most(pool, own, item)
+        for pool, own, item in shared if _accurate_in_most(pool, own, item)
     ]  # fmt: skip
-    return min(1.0, min(found, default=1.0) * sum(pool.truths for pool in pools))
+    return min(1.0, min(found, default=1.0) * sum(pool.truths for pool in pools)) if shared else None
 
 
 def _accurate_in_most(pool: ClassPool, slots: NDArray[np.int64], item: int) -> bool:
