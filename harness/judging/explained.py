@@ -463,7 +463,8 @@ def _with_training(
     rest, made = apart(range(clients.clients), clients, cell)
     if replace(left, made=made).check(rest).outcome == "violated":
         return check
-    return replace(check, detail=f"{re.split('[:;]', check.detail)[0]}; all of it fits with {words}: correct {FACTS}")
+    said = f"{re.split('[:;]', check.detail)[0]}; all of it fits with {words}: correct the client, or {FACTS}"
+    return replace(check, detail=said)
 
 
 def _multiples(sent: Tensor, made: Tensor, level: float) -> list[float]:
