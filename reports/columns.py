@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from harness.base.kinds import ROWS, TEXTS, Kind
+from harness.base.kinds import ROWS, TEXTS, Kind, plural
 from harness.base.kinds import together as kind_of_all
 from harness.experiment import named_settings
 from harness.reports import text
@@ -26,7 +26,7 @@ def setting(cell: Row) -> str:
     parts = (
         text.safe(cell.dataset, 40),
         text.safe(cell.model, 40),
-        f"{cell.victims} victims",
+        plural(cell.victims, "victim"),
         f"batch {cell.batch_size}",
         f"local steps {cell.local_steps}" + (f" ({cell.update_model})" if cell.local_steps > 1 else ""),
         f"seed {', '.join(map(str, cell.seeds))}",
@@ -43,7 +43,7 @@ def options_of(cell: Row) -> list[str]:
 
 def prior(public: PublicData) -> str:
     """The public data that informed attackers know, and how many."""
-    return f"{text.safe(public.name, 40)} ({public.size} examples)"
+    return f"{text.safe(public.name, 40)} ({plural(public.size, 'example')})"
 
 
 @dataclass(frozen=True)

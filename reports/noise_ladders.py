@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.base.kinds import EVERY, together
+from harness.base.kinds import EVERY, plural, together
 from harness.reports import columns, text
 from harness.reports.columns import VERDICT_COLOURS
 from harness.reports.headline import PROMISE
@@ -276,8 +276,8 @@ def _federation(document: FrontierDocument) -> str:
         "trained": "the weights that the training ended with, one network for all victims",
     }[str(own["attacked"])]
     return (
-        f"{own['model']}: {own['clients_per_round']} of {own['clients']} clients a round, {own['rounds']} rounds of "
-        f"{own['local_steps']} steps of {own['batch_size']}; attacked: {weights}, {own['victims']} victims, one "
+        f"{own['model']}: {own['clients_per_round']} of {plural(own['clients'], 'client')} a round, {plural(own['rounds'], 'round')} of "
+        f"{plural(own['local_steps'], 'step')} of {own['batch_size']}; attacked: {weights}, {plural(own['victims'], 'victim')}, one "
         f"example in one local step (the easiest case for an attacker), by {own['attacks']}"
     )
 

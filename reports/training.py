@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.base.kinds import plural
 from harness.reports import text
 from harness.reports.pictures import save_figure
 from harness.results.training import RoundRecord, TrainDocument
@@ -53,9 +54,9 @@ def print_training(document: TrainDocument, console: Console, folder: Path) -> N
     """Prints what was trained, at most 25 rounds of it, and the privacy statements."""
     settings = document.settings
     console.print(
-        f"{settings['dataset']} | {settings['defense']} | {settings['algorithm']} | {settings['clients']} clients, "
-        f"{settings['clients_per_round']} per round ({settings['client_sampling']}), "
-        f"L={settings['local_steps']} steps of {settings['batch_size']} ({settings['batch_sampling']}) | "
+        f"{settings['dataset']} | {settings['defense']} | {settings['algorithm']} | "
+        f"{plural(settings['clients'], 'client')}, {settings['clients_per_round']} per round ({settings['client_sampling']}), "
+        f"L={plural(settings['local_steps'], 'step')} of {settings['batch_size']} ({settings['batch_sampling']}) | "
         f"split {settings['split']} | seed {settings['seed']}{', noise by a secret key' if document.secret else ''}"
     )
     console.print(

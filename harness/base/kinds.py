@@ -1,4 +1,4 @@
-"""Words for an example, by the kind of the data: an image, a row of a table, or a text."""
+"""Words for an example, by the kind of the data: an image, a row of a table, or a text; and for how many of them."""
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
@@ -17,6 +17,11 @@ IMAGES = Kind("image", "images", "RMSE at most 0.1")
 ROWS = Kind("table row", "table rows", "every category right, RMSE at most 0.1 std")
 TEXTS = Kind("text", "texts", "every token right, in order")
 EVERY = (IMAGES, ROWS, TEXTS)
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 cell``, ``2 cells``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def kind_of(measured: Container[str]) -> Kind:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.base.errors import UsageError
+from harness.base.kinds import plural
 from harness.cli.app import DONE, INCOMPARABLE, REGRESSION, app
 from harness.cli.console import display
 from harness.cli.options import JsonOption, with_output
@@ -69,7 +70,8 @@ def _update(path: Path, cells: list, versions: dict, problems: list[str], as_jso
     if as_json:
         sys.stdout.write(json.dumps({"baseline": str(path), "cells": len(cells)}) + "\n")
     else:
-        print(f"{path}: {len(cells)} cells, {sum(len(cell.victims) for cell in cells)} victims")
+        victims = plural(sum(len(cell.victims) for cell in cells), "victim")
+        print(f"{path}: {plural(len(cells), 'cell')}, {victims}")
     return DONE
 
 

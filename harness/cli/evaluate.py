@@ -20,6 +20,7 @@ from harness.attacks import ATTACKS, SUITES, suites
 from harness.base.building import parse_assignments
 from harness.base.devices import choose_device
 from harness.base.errors import UsageError, in_one_line
+from harness.base.kinds import plural
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.console import display
 from harness.cli.grouping import Grouped
@@ -392,7 +393,7 @@ def _show_shard(document: ResultDocument, shard: Shard, as_json: bool, out: Path
         sys.stdout.write(document.model_dump_json(indent=1) + "\n")
     else:
         made = sum(cell.role == "cell" for cell in document.cells)
-        print(f"shard {shard} is done: {made} cells in {out}")
+        print(f"shard {shard} is done: {plural(made, 'cell')} in {out}")
         print(f"once all are: harness merge {shlex.quote(str(out))} --out {shlex.quote(str(out))}")
     return DONE if document.valid else INVALID
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from harness.base.errors import UsageError
+from harness.base.kinds import plural
 from harness.board import collect
 from harness.cli.app import DONE, app
 from harness.cli.console import note
@@ -30,5 +31,5 @@ def site_command(
         write_atomic(out / name, content)
     for line in found.left_out:
         note(f"left out: {line}")
-    note(f"{out / 'index.html'}: {len(found.cards)} rows")
+    note(f"{out / 'index.html'}: {plural(len(found.cards), 'row')}")
     return DONE

@@ -28,6 +28,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from harness.base.errors import UsageError
+from harness.base.kinds import plural
 from harness.base.version import SCHEMA_VERSION
 from harness.gate.cells import GateCell, Victim, with_titles
 from harness.gate.comparing import VICTIMS_NEEDED, Movement, differences, movement, other_versions
@@ -213,7 +214,7 @@ class Report:
         compared = sum(finding.movement is not None for finding in self.findings)
         counts = {kind: len(self.of(kind)) for kind in FAILING}
         said = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
-        return f"{'FAILED: ' + said if said else 'passed'}; {compared} cells compared with the baseline"
+        return f"{'FAILED: ' + said if said else 'passed'}; {plural(compared, 'cell')} compared with the baseline"
 
     def document(self) -> dict[str, Any]:
         """The report as plain JSON."""

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.stats import binom
 
 from harness.base.errors import UsageError
+from harness.base.kinds import plural
 from harness.judging.capture import Capture
 from harness.judging.federation import OF_DATA, require_same_facts
 from harness.judging.member_signals import REFERENCES, Signals, signals_of
@@ -150,12 +151,12 @@ class Membership:
         (members, others), (own, other), (found, low, high) = self.accuracy, self.reference_accuracy, self.without
         less = f"; {self.unfitted} of them did not fit as well as the model" if self.unfitted else ""
         return [
-            f"membership: {self.counts[0]} members, {self.counts[1]} non-members, weights of {self.source}",
+            f"membership: {plural(self.counts[0], 'member')}, {plural(self.counts[1], 'non-member')}, weights of {self.source}",
             f"accuracy: {members:.1%} on members, {others:.1%} on non-members, a gap of {100 * (members - others):.1f} "
             "points",
             *([self.doubt] if self.doubt else []),
             *(_in_words(one) for one in self.scores),
-            *([f"over {len(self.rounds.sources)} rounds: {', '.join(self.rounds.sources)}"] if self.rounds else []),
+            *([f"over {plural(len(self.rounds.sources), 'round')}: {', '.join(self.rounds.sources)}"] if self.rounds else []),
             *(one.said for one in (self.rounds.gains if self.rounds else ())),
             *(f"at {_percent(one.alarms)} false alarms: {one.reason}" for one in self.scores[0].rates if one.reason),
             f"{len(self.passes)} reference models, each trained on half of the non-members: accuracy {own:.1%} on "
@@ -281,7 +282,7 @@ class Sites:
         told = self.told
         low, high = clopper_pearson(told.right, told.updates)
         lines = [
-            f"sites: {len(self.names)} in {len(self.rounds)} rounds",
+            f"sites: {len(self.names)} in {plural(len(self.rounds), 'round')}",
             f"updates that go to their own site by its updates of the other rounds: {told.right} of {told.updates} "
             f"({told.right / told.updates:.0%}, 95% {low:.0%} to {high:.0%}, by chance {told.chance:.0%})",
             f"permutation test: p = {told.p:.3g}",

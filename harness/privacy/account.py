@@ -9,6 +9,7 @@ from pydantic import StrictBool
 
 from harness.base.building import typed
 from harness.base.errors import UsageError
+from harness.base.kinds import plural
 from harness.base.limits import forecast
 from harness.base.presence import FALSE_ALARMS, told_apart
 from harness.privacy import GaussianRelease, MechanismRelease, effective_sigma, skellam_sum
@@ -294,12 +295,12 @@ def account(
             rows = rounds_lasting(accountants, events, target_epsilon, delta, rule)
         else:
             rows = _cost(accountants, compose(events), delta, epsilon)
-        asked = f"schedule {sigma_schedule}: {len(sigmas)} rounds, {count} steps"
+        asked = f"schedule {sigma_schedule}: {plural(len(sigmas), 'round')}, {plural(count, 'step')}"
         asked += f", sigma {sigmas[0][0]:.4g} to {sigmas[-1][-1]:.4g}"
     else:
         _refuse_schedule_options(sigma_end, rounds)
         asked = "" if sigma is None else f"sigma {sigma:g}"
-        asked += "" if steps is None else f"{', ' if asked else ''}{steps} steps"
+        asked += "" if steps is None else f"{', ' if asked else ''}{plural(steps, 'step')}"
         if steps is not None and any(accountant.name == "pld" for accountant in accountants):
             forecast(steps * _SECONDS_PER_STEP, f"accounting for {steps} steps by their loss distribution")
         rows = _constant(accountants, releases, sigma, steps, target_epsilon, epsilon, delta, rule)

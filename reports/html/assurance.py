@@ -155,7 +155,7 @@ def make_assurance(runs: Sequence[RunData], stated: Stated, claims: Claims) -> s
     require_whole(runs)
     files = {id(run): Files(number, run) for number, run in enumerate(runs, 1)}
     decided = sorted(decided_places(runs), key=inward)
-    places = tuple(examined(place, files[id(place.run)]) for place in decided)
+    places = tuple(examined(place, files[id(place.run)], decided) for place in decided)
     captured = all(run.judged for run in runs)  # a card holds no captures
     page = Assurance(
         stated, _answer(places), tuple(facts_of(runs, files, places)), places, tuple(_confidence(places)),

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from harness.attacks import ATTACKS, SUITES, Attacker
 from harness.base.errors import UsageError
@@ -17,6 +18,7 @@ from harness.reports.html.harms import (
     Files,
     Sentence,
     filled,
+    listed,
     merged,
     plain,
     plainer,
@@ -40,68 +42,78 @@ def versions_of(run: RunData) -> dict:
 def facts_of(
     runs: Sequence[RunData], files: dict[int, Files], places: Sequence[Examined]
 ) -> Iterator[tuple[str, Sentence]]:
-    """Each fact with its title."""
+    """Each fact with its title; of places that differ in it, all that they have."""
     first = places[0]
     row, of = first.place.summary, first.files
     seen = dict.fromkeys((place.place.defense, place.place.arguments) for place in places)
     names = "; ".join(" ".join(filter(None, one)) for one in seen)
-    cell = first.place.cells[0] if first.place.cells else None
-    yield "Data and network", sentence(
-        "{dataset} ({many}), {model}", dataset=plain(row.dataset, of.row(row, "dataset")),
-        many=Field(kinds_of(first.place.cells).many, of.row(row, "dataset")),
-        model=plain(row.model, of.row(row, "model")),
-    )  # fmt: skip
+    yield "Data and network", listed(map(_data, places))
     yield "Defense", sentence("{defense}", defense=Field(names, of.row(row, "defense")))
-    yield "Federation", _federation(first)
-    # An option that the row does not name is at its default.
-    named = ("options", "optimizer") if "optimizer" in row.options else ()
-    optimizer = plain(row.settings.get("optimizer", "sgd"), of.row(row, *named))
-    yield "Local training", sentence(
-        "{steps} of {records}, optimizer {optimizer}", optimizer=optimizer,
-        steps=Field(wording.plural(row.local_steps, "local step"), of.row(row, "local_steps")),
-        records=Field(wording.plural(row.batch_size, "record"), of.row(row, "batch_size")),
-    )  # fmt: skip
-    captured = next((run for run in runs if run.judged), None)
-    if captured and captured.judged:
-        yield (
-            "Captured",
-            sentence(
-                "{captured}; attacks ran on the captured updates",
-                captured=Field(captured.judged.captured, files[id(captured)].judged("record")),
-            ),
-        )
-    else:
-        yield (
-            "Simulated",
-            sentence(
-                "the harness played the clients and the server; no update of a live federation was captured",
-                because=[of.row(row, "tap")],
-            ),
-        )
-    if cell is not None:
-        clients = f"{row.victims} attacked clients, random seed {', '.join(map(str, row.seeds[:8]))}"
-        yield "Attacked", sentence("{clients}", clients=Field(clients, of.row(row, "victims")))
+    yield "Federation", listed(map(_federation, places))
+    yield "Local training", listed(map(_local, places))
+    captured = [(run.judged, files[id(run)]) for run in runs if run.judged]
+    if captured:
+        shown = listed(sentence("{captured}", captured=Field(one.captured, file.judged("record"))) for one, file in captured)
+        yield "Captured", Sentence(f"{shown.words}; attacks ran on the captured updates", shown.sources)
+    if len(captured) < len(runs):
+        rest = "in the other runs " if captured else ""
+        none = "" if captured else "; no update of a live federation was captured"
+        yield "Simulated", sentence(f"{rest}the harness played the clients and the server{none}", because=[of.row(row, "tap")])
+    if any(place.place.cells for place in places):
+        yield "Attacked", listed(_attacked(place) for place in places if place.place.cells)
     for run in runs:
         yield from _run_facts(run, files[id(run)], len(runs) > 1)
 
 
+def _data(place: Examined) -> Sentence:
+    row, of = place.place.summary, place.files
+    return sentence(
+        "{dataset} ({many}), {model}", dataset=plain(row.dataset, of.row(row, "dataset")),
+        many=Field(kinds_of(place.place.cells).many, of.row(row, "dataset")),
+        model=plain(row.model, of.row(row, "model")),
+    )  # fmt: skip
+
+
+def _local(place: Examined) -> Sentence:
+    row, of = place.place.summary, place.files
+    # An option that the row does not name is at its default.
+    named = ("options", "optimizer") if "optimizer" in row.options else ()
+    return sentence(
+        "{steps} of {records}, optimizer {optimizer}",
+        optimizer=plain(row.settings.get("optimizer", "sgd"), of.row(row, *named)),
+        steps=Field(wording.plural(row.local_steps, "local step"), of.row(row, "local_steps")),
+        records=Field(wording.plural(row.batch_size, "record"), of.row(row, "batch_size")),
+    )  # fmt: skip
+
+
+def _attacked(place: Examined) -> Sentence:
+    row = place.place.summary
+    seeds = f"random seed{'s' * (len(row.seeds) > 1)} {wording.seeds(row)}"
+    words = f"{wording.plural(row.victims, 'attacked client')}, {seeds}"
+    return sentence("{clients}", clients=Field(words, place.files.row(row, "victims")))
+
+
 def _federation(place: Examined) -> Sentence:
     """Clients and rounds: as they were played, or as captures declare them."""
-    row, of = place.place.summary, place.files
+    row, of, judged = place.place.summary, place.files, place.place.run.judged
     names = ("clients", "clients_per_round", "rounds")
-    words = "{clients} clients, {clients_per_round} in each of {rounds} rounds"
-    judged = place.place.run.judged
     if judged is None:
-        return filled(words, {name: plain(row.cohort.get(name, "?"), of.row(row, "cohort", name)) for name in names})
-    told = {name: getattr(judged.record, name) for name in names}
-    if not any(told.values()):
-        return sentence("its clients and rounds are not declared with the captures", because=[of.judged("record")])
-    words = "{clients} clients, of whom {clients_per_round} in each of {rounds} rounds"
-    unknown = {"clients_per_round": "an unknown number"}
-    return filled(words, {
-        name: plain(value or unknown.get(name, "an unknown number of"), of.judged("record", name))
-        for name, value in told.items()
-    })  # fmt: skip
+        told, where = {name: row.cohort.get(name, "?") for name in names}, of.row(row, "cohort")
+    else:
+        told, where = {name: getattr(judged.record, name) for name in names}, of.judged("record")
+        if not any(told.values()):
+            return sentence("its clients and rounds are not declared with the captures", because=[where])
+    shown = {name: _counted(told[name], noun) for name, noun in zip(names, ("client", None, "round"), strict=True)}
+    words = "{clients}, " + ("of whom " if judged else "") + "{clients_per_round} in each of {rounds}"
+    return filled(words, {name: plain(value, f"{where}/{name}") for name, value in shown.items()})
+
+
+def _counted(value: Any, noun: str | None) -> str:
+    if noun is None:
+        return str(value or "an unknown number")
+    if not isinstance(value, int):
+        return f"{value or 'an unknown number of'} {noun}s"
+    return wording.plural(value, noun)
 
 
 def _run_facts(run: RunData, of: Files, several: bool) -> Iterator[tuple[str, Sentence]]:

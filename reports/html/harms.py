@@ -74,6 +74,13 @@ def filled(template: str, fields: Mapping[str, Field], kind: str = "", because: 
     return Sentence(template.format(**{name: field.shown for name, field in fields.items()}), tuple(sources), kind)
 
 
+def listed(lines: Iterable[Sentence]) -> Sentence:
+    """Different things said of one subject as one line, each once."""
+    found = list(lines)
+    words = "; ".join(dict.fromkeys(one.words for one in found))
+    return Sentence(words, tuple(dict.fromkeys(source for one in found for source in one.sources)))
+
+
 def merged(same: Sequence[Sentence]) -> Sentence:
     """Sentences of the same words as one, with all their sources."""
     sources = dict.fromkeys(source for one in same for source in one.sources)
@@ -155,17 +162,18 @@ class Harm:
 
 @dataclass(frozen=True)
 class Examined:
-    """A place, its files, and its harms by name."""
+    """A place, its files, and its harms by name; ``apart``: how it was tested, as far as others were otherwise."""
 
     place: Decided
     files: Files
     harms: dict[str, Harm]
+    apart: str = ""
 
     @property
     def system(self) -> Sentence:
         """Data, network and defense, where several stand side by side."""
         row = self.place.summary
-        shown = " ".join(filter(None, (row.dataset, row.model, self.place.defense, self.place.arguments)))
+        shown = " ".join(filter(None, (row.dataset, row.model, self.place.defense, self.place.arguments, self.apart)))
         return sentence("{system}", system=plain(shown, self.files.row(row, "defense")))
 
     @property
@@ -176,7 +184,17 @@ class Examined:
         return sentence("{where}", where=plain(wording.place(row), self.files.row(row, name)))
 
 
-def examined(place: Decided, files: Files) -> Examined:
+def apart(place: Decided, others: Iterable[Decided]) -> str:
+    """The settings of a place that not all have, in brackets; data and network, which stand beside it, are not named."""
+    settings = {one.setting for one in others}
+    own = [
+        part for part in place.setting.split(" · ")[2:]
+        if not all(part in one.split(" · ") for one in settings)
+    ]  # fmt: skip
+    return f"({', '.join(own)})" if own else ""
+
+
+def examined(place: Decided, files: Files, others: Iterable[Decided] = ()) -> Examined:
     """The harms at a place; runs of attackers that were told the labels do not count."""
     told = {standing.cell for standing in place.summary.attacks if standing.told}
     ran = [cell for cell in place.cells if cell.not_applicable_reason is None and cell.key not in told]
@@ -184,7 +202,7 @@ def examined(place: Decided, files: Files) -> Examined:
     telling = [cell for cell in ran if cell.identified is not None]
     looked = _Looked(place, files, kinds_of(ran))
     found = [looked.reconstructed(rebuilding), looked.recognised(rebuilding), looked.membership(telling)]
-    return Examined(place, files, {harm.name: harm for harm in found})
+    return Examined(place, files, {harm.name: harm for harm in found}, apart(place, others))
 
 
 @dataclass(frozen=True)
@@ -270,18 +288,21 @@ class _Looked:
         lines = " ".join(self.files.victims(cell) for cell in cells)
         shown: dict[str, object] = {
             "records": count.records, "hit": count.hit, "clients": count.clients, "touched": count.touched,
-            "many": self.kind.many, "one": _a(self.kind.one), "clients_word": _clients(count.clients),
+            "one": _a(self.kind.one), "clients_word": _clients(count.clients),
+            "records_word": f"{count.records} {self.kind.one if count.records == 1 else self.kind.many}",
         }  # fmt: skip
         return {name: Field(str(value), lines) for name, value in shown.items()} | {"sure": _sure(Field("", lines))}
 
     def _counted(self, count: Count, numbers: dict[str, Field], words: str, **more: Field) -> Sentence:
         if count.hit is None:
-            template = "Of {clients_word}, {touched} had {one} that " + words.replace("were", "was", 1) + "."
+            template = "Of {clients_word}, {touched} had {one} that " + _was(1, words) + "."
         elif count.records == count.clients:
-            template = "Of {records} {many}, one of each client, {hit} " + words + "."
+            own = ", one of each client" if count.records > 1 else ""
+            template = "Of {records_word}" + own + ", {hit} " + _was(count.hit, words) + "."
         else:
-            holders = "; they belong to {touched} of the clients" if count.touched else ""
-            template = "Of {records} {many} of {clients_word}, {hit} " + words + holders + "."
+            whose = "it belongs" if count.hit == 1 else "they belong"
+            holders = f"; {whose} to {{touched}} of the clients" if count.touched and count.clients > 1 else ""
+            template = "Of {records_word} of {clients_word}, {hit} " + _was(count.hit, words) + holders + "."
         return filled(template, numbers | more)
 
     def _picked(self, cell: CellResult, words: str) -> Sentence:
@@ -342,6 +363,8 @@ _PLAINER = (
      r"no \1attack ran that was fit to find anything"),
     (re.compile("label inference at chance"), "it infers labels no better than chance"),
     (re.compile("stalled: "), "it stalled: "),
+    (re.compile("(^|: )takes numbers"), r"\1it takes numbers"),
+    (re.compile("prior foreign: victims"), "its public data are of another kind: records"),
 )  # fmt: skip
 
 
@@ -361,6 +384,11 @@ def _identifies(name: str) -> bool:
 
 def _a(noun: str) -> str:
     return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
+
+
+def _was(count: int, words: str) -> str:
+    """Words that begin with "were", of so many."""
+    return words.replace("were", "was", 1) if count == 1 else words
 
 
 def _clients(count: int) -> str:

@@ -97,16 +97,21 @@ def _over(place: Examined, rounds: object, source: str) -> Field:
 
 def _rounds(places: Sequence[Examined], claims: Claims) -> Sentence:
     """Over how many rounds epsilons are stated, and whether anything says it over one."""
-    row, files = places[0].place.summary, places[0].files
-    rounds = _over(places[0], row.cohort.get("rounds", "?"), files.row(row, "cohort", "rounds"))
+    found = [
+        _over(place, place.place.summary.cohort.get("rounds", "?"), place.files.row(place.place.summary, "cohort", "rounds"))
+        for place in places
+    ]  # fmt: skip
     single = [at for at, one in enumerate(claims.rows) if one.get("rounds") == 1]
     if single:
         return sentence(
             "The file of claims states epsilon over 1 round too.", because=[_CLAIMS.format(single[0], "rounds")]
         )
-    return sentence(
-        "Epsilon over a single round is not stated; the runs state it over all {rounds} rounds.", rounds=rounds
-    )
+    sources = tuple(dict.fromkeys(one.source for one in found))
+    counts = list(dict.fromkeys(one.shown for one in found))
+    if counts == ["1"]:
+        return Sentence("The runs state epsilon over a single round.", sources)
+    over = f"all {counts[0]} rounds" if len(counts) == 1 else f"{' or '.join(counts)} rounds"
+    return Sentence(f"Epsilon over a single round is not stated; the runs state it over {over}.", sources)
 
 
 def _stated(one: Statement, source: str, rounds: Field) -> Promise:
@@ -234,12 +239,15 @@ def _views(stated: Sequence[tuple[str, Statement]]) -> Field:
 
 
 def _implementation(places: Sequence[Examined], nothing: str) -> Sentence:
-    for place in places:
-        if judged := place.place.run.judged:
-            held = sum(check.outcome == "holds" for check in judged.checks)
-            counts = Field(f"{held} of {len(judged.checks)} checks held", place.files.judged("checks"))
-            word = "Yes" if judged.checks and held == len(judged.checks) else "In part"
-            return sentence(word + ": {counts} on captured updates.", counts=counts)
+    judged = {id(place.place.run): (place.place.run.judged, place.files) for place in places if place.place.run.judged}
+    checks = [check for one, _ in judged.values() if one for check in one.checks]
+    if judged:
+        held = sum(check.outcome == "holds" for check in checks)
+        sources = " ".join(files.judged("checks") for _, files in judged.values())
+        counts = Field(f"{held} of {wording.plural(len(checks), 'check')} held", sources)
+        every = all(place.place.run.judged for place in places)
+        word = "Yes" if checks and held == len(checks) and every else "In part"
+        return sentence(word + ": {counts} on captured updates.", counts=counts)
     return sentence("Not examined: the updates were simulated, not captured.", because=[nothing])
 
 

@@ -189,7 +189,7 @@ def _facts(card: Card) -> list[tuple[str, str]]:
         ("epsilon", f"{_epsilon(card)[0]} at delta {statement.delta or 0:g}: {statement.notes}" if statement
                     else "none covers what is read there"),
         ("accuracy", f"{text.percent(trained.accuracy)} of {trained.test_examples} test examples after "
-                     f"{trained.rounds} rounds" if trained else ""),
+                     f"{wording.plural(trained.rounds, 'round')}" if trained else ""),
         ("paper", f"{card.reported.source}: {_paper(card)}, on {card.reported.data}" if card.reported else ""),
         ("made with", ", ".join(f"{name} {known[name]}" for name in ("harness", "torch", "numpy") if name in known)
                       + f", {card.environment.get('threads')} threads, {card.environment.get('machine')}"

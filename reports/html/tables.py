@@ -239,11 +239,12 @@ def privacy_table(runs: Sequence[RunData], cells: Iterable[Shown]) -> Table:
 
 def _evaluated(cells: Iterable[Shown]) -> Iterator[tuple[Value, ...]]:
     for item in cells:
-        rounds = f"{item.cell.cohort.get('rounds')} planned rounds"
+        planned = item.cell.cohort.get("rounds")
+        rounds = "" if planned is None else wording.plural(planned, "planned round")
         if item.trained:
             folder, done = item.trained
-            rounds = f"{done} rounds trained ({Path(folder).name})"
-        of = words(f"{item.cell.dataset}, {rounds}", 120)
+            rounds = f"{wording.plural(done, 'round')} trained ({Path(folder).name})"
+        of = words(", ".join(filter(None, (item.cell.dataset, rounds))), 120)
         for statement in item.cell.privacy:
             yield _row(item.defense, item.arguments, of, statement)
 
@@ -253,7 +254,7 @@ def _trained(runs: Iterable[RunData]) -> Iterator[tuple[Value, ...]]:
         if run.training is not None:
             settings = run.training.settings
             name, arguments = wording.label(str(settings.get("defense", "?")), _arguments(settings))
-            of = words(f"{settings.get('dataset', '?')}, {len(run.training.rounds)} rounds trained ({run.name})", 120)
+            of = words(f"{settings.get('dataset', '?')}, {wording.plural(len(run.training.rounds), 'round')} trained ({run.name})", 120)
             for statement in run.training.privacy:
                 yield _row(name, arguments, of, statement)
 

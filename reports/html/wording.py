@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from harness.base.kinds import Kind
+from harness.base.kinds import Kind, plural
 from harness.reports import columns, text
 from harness.results import CellResult, SummaryRow
 
@@ -92,25 +92,24 @@ def place(cell: Placed) -> str:
 
 def setting(cell: Placed) -> str:
     """Return what a group of cells has in common; what is as usual goes without saying."""
-    parts = [text.safe(cell.dataset, 40), text.safe(cell.model, 40), f"{cell.victims} victims"]
+    parts = [text.safe(cell.dataset, 40), text.safe(cell.model, 40), plural(cell.victims, "victim")]
     parts += [f"batch {cell.batch_size}"] if cell.batch_size > 1 else []
     parts += [f"{cell.local_steps} local steps ({cell.update_model})"] if cell.local_steps > 1 else []
     parts += [f"round {cell.round}"] if cell.round else []
     parts += [f"each seen {cell.observations} times"] if cell.observations > 1 else []
     parts += columns.options_of(cell)
     parts += [f"public: {columns.prior(cell.prior)}"] if cell.prior else []
-    seeds = ", ".join(map(str, cell.seeds[:8])) + (", …" if len(cell.seeds) > 8 else "")
-    return " · ".join([*parts, f"seed {seeds}"])
+    return " · ".join([*parts, f"seed {seeds(cell)}"])
+
+
+def seeds(cell: Placed) -> str:
+    """The first eight seeds."""
+    return ", ".join(map(str, cell.seeds[:8])) + (", …" if len(cell.seeds) > 8 else "")
 
 
 def traces(p_value: float | None) -> str:
     """Return what goes on after the word of a leak that no image shows, so that its success may be 0%."""
     return "" if p_value is None else f", by traces (p {text.p_value(p_value)})"
-
-
-def plural(count: int, noun: str) -> str:
-    """``1 cell``, ``2 cells``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def join(parts: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ Harness = Callable[..., Any]
 
 def test_every_row_has_a_page_and_a_card(harness: Harness, runs: list[Path], card: Card, tmp_path: Path) -> None:
     finished = harness("site", *map(str, runs), str(runs[0]), "--out", "public")
-    assert (finished.code, finished.out) == (0, "") and finished.err == "public/index.html: 1 rows\n"
+    assert (finished.code, finished.out) == (0, "") and finished.err == "public/index.html: 1 row\n"
     files = sorted(str(path.relative_to("public")) for path in Path("public").rglob("*.*"))
     assert files == [f"cards/{card.name}.json", "index.html", f"rows/{card.name}.html"]
     assert read_card(Path("public/cards") / f"{card.name}.json") == card
