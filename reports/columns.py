@@ -236,7 +236,7 @@ def detectable(cell: CellResult) -> str:
     seen = cell.detectable
     if seen is None:
         return text.MISSING
-    lines = [f"module: {text.safe(seen.module, 60)}"] if seen.module else []
+    lines = [f"module: {text.safe(seen.module, 120)}"] if seen.module else []
     lines.append(f"weights {text.number(seen.weights)}")
     if seen.gradients is not None:
         lines.append(f"gradients {text.number(seen.gradients)} (honest {text.number(seen.gradients_honest)})")

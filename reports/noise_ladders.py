@@ -276,8 +276,9 @@ def _federation(document: FrontierDocument) -> str:
         "trained": "the weights that the training ended with, one network for all victims",
     }[str(own["attacked"])]
     return (
-        f"{own['model']}: {own['clients_per_round']} of {plural(own['clients'], 'client')} a round, {plural(own['rounds'], 'round')} of "
-        f"{plural(own['local_steps'], 'step')} of {own['batch_size']}; attacked: {weights}, {plural(own['victims'], 'victim')}, one "
+        f"{own['model']}: {own['clients_per_round']} of {plural(own['clients'], 'client')} a round, "
+        f"{plural(own['rounds'], 'round')} of {plural(own['local_steps'], 'step')} of {own['batch_size']}; attacked: "
+        f"{weights}, {plural(own['victims'], 'victim')}, one "
         f"example in one local step (the easiest case for an attacker), by {own['attacks']}"
     )
 

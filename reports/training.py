@@ -55,8 +55,9 @@ def print_training(document: TrainDocument, console: Console, folder: Path) -> N
     settings = document.settings
     console.print(
         f"{settings['dataset']} | {settings['defense']} | {settings['algorithm']} | "
-        f"{plural(settings['clients'], 'client')}, {settings['clients_per_round']} per round ({settings['client_sampling']}), "
-        f"L={plural(settings['local_steps'], 'step')} of {settings['batch_size']} ({settings['batch_sampling']}) | "
+        f"{plural(settings['clients'], 'client')}, {settings['clients_per_round']} per round "
+        f"({settings['client_sampling']}), L={plural(settings['local_steps'], 'step')} of {settings['batch_size']} "
+        f"({settings['batch_sampling']}) | "
         f"split {settings['split']} | seed {settings['seed']}{', noise by a secret key' if document.secret else ''}"
     )
     console.print(

@@ -154,7 +154,9 @@ def _cell(row: Row, name: str) -> str:
     if name == "told_apart" and value is not None:
         return percent_up(value)
     if isinstance(value, float):
-        return f"{value:.3g}" if name.startswith("delta") else f"{value:.4f}"
+        # Neither a row of zeros, which would promise all, nor hundreds of digits.
+        fits = not value or 5e-5 <= abs(value) < 1e9
+        return f"{value:.3g}" if name.startswith("delta") or not fits else f"{value:.4f}"
     return "-" if value is None else str(value)
 
 

@@ -151,12 +151,17 @@ class Membership:
         (members, others), (own, other), (found, low, high) = self.accuracy, self.reference_accuracy, self.without
         less = f"; {self.unfitted} of them did not fit as well as the model" if self.unfitted else ""
         return [
-            f"membership: {plural(self.counts[0], 'member')}, {plural(self.counts[1], 'non-member')}, weights of {self.source}",
+            f"membership: {plural(self.counts[0], 'member')}, {plural(self.counts[1], 'non-member')}, weights of "
+            f"{self.source}",
             f"accuracy: {members:.1%} on members, {others:.1%} on non-members, a gap of {100 * (members - others):.1f} "
             "points",
             *([self.doubt] if self.doubt else []),
             *(_in_words(one) for one in self.scores),
-            *([f"over {plural(len(self.rounds.sources), 'round')}: {', '.join(self.rounds.sources)}"] if self.rounds else []),
+            *(
+                [f"over {plural(len(self.rounds.sources), 'round')}: {', '.join(self.rounds.sources)}"]
+                if self.rounds
+                else []
+            ),
             *(one.said for one in (self.rounds.gains if self.rounds else ())),
             *(f"at {_percent(one.alarms)} false alarms: {one.reason}" for one in self.scores[0].rates if one.reason),
             f"{len(self.passes)} reference models, each trained on half of the non-members: accuracy {own:.1%} on "

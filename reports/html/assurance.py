@@ -240,6 +240,12 @@ def _confidence(places: Sequence[Examined]):
         f"below {LEAK_P:g}.",
         because=lines,
     )
+    sums = [place for place in places if wording.summed(place.place.summary) > 1]
+    if sums:
+        yield sentence(
+            "Where only the sum of a round's clients is read, all their records count as one trial.",
+            because=[place.files.row(place.place.summary, "tap") for place in sums],
+        )
     shared = [place for place in places if place.place.summary.shared_weights]
     if shared:
         yield sentence(

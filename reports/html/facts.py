@@ -53,12 +53,17 @@ def facts_of(
     yield "Local training", listed(map(_local, places))
     captured = [(run.judged, files[id(run)]) for run in runs if run.judged]
     if captured:
-        shown = listed(sentence("{captured}", captured=Field(one.captured, file.judged("record"))) for one, file in captured)
+        shown = listed(
+            sentence("{captured}", captured=Field(one.captured, file.judged("record"))) for one, file in captured
+        )
         yield "Captured", Sentence(f"{shown.words}; attacks ran on the captured updates", shown.sources)
     if len(captured) < len(runs):
         rest = "in the other runs " if captured else ""
         none = "" if captured else "; no update of a live federation was captured"
-        yield "Simulated", sentence(f"{rest}the harness played the clients and the server{none}", because=[of.row(row, "tap")])
+        yield (
+            "Simulated",
+            sentence(f"{rest}the harness played the clients and the server{none}", because=[of.row(row, "tap")]),
+        )
     if any(place.place.cells for place in places):
         yield "Attacked", listed(_attacked(place) for place in places if place.place.cells)
     for run in runs:
@@ -89,7 +94,7 @@ def _local(place: Examined) -> Sentence:
 def _attacked(place: Examined) -> Sentence:
     row = place.place.summary
     seeds = f"random seed{'s' * (len(row.seeds) > 1)} {wording.seeds(row)}"
-    words = f"{wording.plural(row.victims, 'attacked client')}, {seeds}"
+    words = f"{wording.victims(row.victims, wording.summed(row))}, {seeds}"
     return sentence("{clients}", clients=Field(words, place.files.row(row, "victims")))
 
 
@@ -263,7 +268,9 @@ def _count(place: Examined, cell: CellResult) -> Sentence:
         return sentence("{hit} of {of} picked", hit=Field(str(count.hit), source), of=Field(str(count.records), source))
     count, first = reconstructed([victims]), first_in_lineup(victims)
     of, hit = (count.clients, count.touched) if count.hit is None else (count.records, count.hit)
-    unit = " clients" if count.hit is None else ""
+    unit = ""
+    if count.hit is None:
+        unit = f" {'clients' if wording.summed(cell) == 1 else 'rounds'} with a record"
     near = ", {near} of {lined} nearest to the truth" if first.records else ""
     numbers = {"hit": hit, "of": of, "near": first.hit, "lined": first.records}
     shown = {name: Field(str(value), source) for name, value in numbers.items()}
@@ -305,7 +312,7 @@ def _control(files: Files, cell: CellResult, at: int, check: Control, made: Sequ
     return sentence(
         " it " + verb + " {rate} of the records of {of}",
         rate=Field(text.percent(rate), files.cell(control, *names)),
-        of=Field(wording.plural(control.victims, "client"), files.cell(control, "victims")),
+        of=Field(wording.victims(control.victims, wording.summed(control)), files.cell(control, "victims")),
     )  # fmt: skip
 
 
@@ -363,8 +370,10 @@ def _families(places: Sequence[Examined]) -> list[Sentence]:
     version = Field(__version__, "registry/version#/harness")
     lines = []
     if len(single) == len(places):
+        looks = max(place.place.summary.observations for place in places)
+        anew = f", up to {looks} times with new noise" if looks > 1 else ""
         lines.append(sentence(
-            "Attackers that combine several rounds: each record was observed in 1 round.",
+            f"Attackers that combine several rounds: each record was observed in 1 round{anew}.",
             because=[place.files.row(place.place.summary, "rounds_tried") for place in single],
         ))  # fmt: skip
     else:

@@ -185,7 +185,7 @@ class Examined:
 
 
 def apart(place: Decided, others: Iterable[Decided]) -> str:
-    """The settings of a place that not all have, in brackets; data and network, which stand beside it, are not named."""
+    """The settings of a place that not all have, in brackets; not data and network, which stand beside it."""
     settings = {one.setting for one in others}
     own = [
         part for part in place.setting.split(" · ")[2:]
@@ -225,7 +225,8 @@ class _Looked:
         if count.touched:
             told.append(sentence(
                 "With {sure} confidence, attackers of the kinds listed below reconstruct {one} of more than {least} of "
-                "clients.", one=numbers["one"], sure=numbers["sure"], least=_down(count.at_least, numbers["touched"]),
+                "{unit}.", one=numbers["one"], unit=numbers["unit"], sure=numbers["sure"],
+                least=_down(count.at_least, numbers["touched"]),
             ))  # fmt: skip
             return Harm(RECONSTRUCTED, "succeeded", tuple(told))
         fit = any(one.identifies is None and one.informative and not one.flags for one in self.place.summary.attacks)
@@ -233,7 +234,7 @@ class _Looked:
             return self._unsettled(RECONSTRUCTED, told)
         told.append(sentence(
             "With {sure} confidence, attackers of the kinds listed below reconstruct {one} of at most {most} of "
-            "clients at this place.", one=numbers["one"], sure=numbers["sure"],
+            "{unit} at this place.", one=numbers["one"], unit=numbers["unit"], sure=numbers["sure"],
             most=_up(count.at_most, numbers["touched"]),
         ))  # fmt: skip
         return Harm(RECONSTRUCTED, "not found", tuple(told))
@@ -279,16 +280,26 @@ class _Looked:
             return self._unsettled(name, told, failing)
         source = Field("", self.files.victims(best))
         told.append(sentence(
-            "With {sure} confidence, each of these attackers does so for at most {most} of clients, guesses included.",
-            sure=_sure(source), most=_up(counts[best.key].at_most, source),
+            "With {sure} confidence, each of these attackers does so for at most {most} of {unit}, guesses included.",
+            unit=Field(self._unit, source.source), sure=_sure(source), most=_up(counts[best.key].at_most, source),
         ))  # fmt: skip
         return Harm(name, "not found", tuple(told))
+
+    @property
+    def _together(self) -> int:
+        return wording.summed(self.place.summary)
+
+    @property
+    def _unit(self) -> str:
+        """What counts as one trial, many of them."""
+        return "clients" if self._together == 1 else "rounds"
 
     def _numbers(self, cells: Sequence[CellResult], count: Count) -> dict[str, Field]:
         lines = " ".join(self.files.victims(cell) for cell in cells)
         shown: dict[str, object] = {
             "records": count.records, "hit": count.hit, "clients": count.clients, "touched": count.touched,
-            "one": _a(self.kind.one), "clients_word": _clients(count.clients),
+            "one": _a(self.kind.one), "unit": self._unit,
+            "clients_word": wording.victims(count.clients, self._together),
             "records_word": f"{count.records} {self.kind.one if count.records == 1 else self.kind.many}",
         }  # fmt: skip
         return {name: Field(str(value), lines) for name, value in shown.items()} | {"sure": _sure(Field("", lines))}
@@ -301,7 +312,7 @@ class _Looked:
             template = "Of {records_word}" + own + ", {hit} " + _was(count.hit, words) + "."
         else:
             whose = "it belongs" if count.hit == 1 else "they belong"
-            holders = f"; {whose} to {{touched}} of the clients" if count.touched and count.clients > 1 else ""
+            holders = f"; {whose} to {{touched}} of the {{unit}}" if count.touched and count.clients > 1 else ""
             template = "Of {records_word} of {clients_word}, {hit} " + _was(count.hit, words) + holders + "."
         return filled(template, numbers | more)
 
@@ -389,10 +400,6 @@ def _a(noun: str) -> str:
 def _was(count: int, words: str) -> str:
     """Words that begin with "were", of so many."""
     return words.replace("were", "was", 1) if count == 1 else words
-
-
-def _clients(count: int) -> str:
-    return wording.plural(count, "client")
 
 
 def _sure(source: Field) -> Field:

@@ -4,13 +4,13 @@ Questions about proofs are those of NIST SP 800-226.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.base.presence import FALSE_ALARMS, told_apart
 from harness.reports import text
 from harness.reports.html import wording
-from harness.reports.html.harms import Examined, Field, Sentence, filled, plain, sentence
+from harness.reports.html.harms import Examined, Field, Sentence, filled, listed, plain, sentence, together
 from harness.results import Statement
 
 _CLAIMS = "claims.json#/rows/{}/{}"
@@ -52,17 +52,38 @@ class Claims:
 
 def proofs(places: Sequence[Examined], claims: Claims) -> Proofs:
     """Return what theorems cover, and what is only said."""
-    stated: dict[Statement, Promise] = {}
+    stated: dict[tuple[str, ...], tuple[Promise, list[Examined], list[Examined]]] = {}
     for place in places:
         for cell in place.place.cells:
             for at, statement in enumerate(cell.privacy):
                 source = place.files.cell(cell, "privacy", at)
                 rounds = _over(place, cell.cohort.get("rounds", "?"), place.files.cell(cell, "cohort", "rounds"))
+                made = _stated(statement, source, rounds)
                 # What differs between places is whether it covers what is read there, which stands in its notes.
-                stated.setdefault(statement, _stated(statement, source, rounds))
-    rows = [*stated.values(), *(_claimed(at, row) for at, row in enumerate(claims.rows))]
-    over = _rounds(places, claims) if claims.rows or any(one.epsilon is not None for one in stated) else None
+                same = (one.words for one in (made.about, made.claimed, made.proven, made.told, *made.notes))
+                _, own, bare = stated.setdefault(tuple(same), (made, [], []))
+                own.append(place)
+                bare += [place] if statement.covers is False else []
+    several = len({place.system.words for place in places}) > 1
+    rows = [
+        *(replace(made, notes=(*made.notes, *_of_places(own, bare, several))) for made, own, bare in stated.values()),
+        *(_claimed(at, row) for at, row in enumerate(claims.rows)),
+    ]
+    proven = any(one.epsilon is not None for place in places for cell in place.place.cells for one in cell.privacy)
+    over = _rounds(places, claims) if claims.rows or proven else None
     return Proofs(_lead(places), tuple(rows), tuple(_questions(places, claims)), over)
+
+
+def _of_places(own: Sequence[Examined], bare: Sequence[Examined], several: bool) -> Iterator[Sentence]:
+    """Of which systems a statement is, where there are several, and where it says nothing of what is read."""
+    if several:
+        systems = listed(one.system for one in own)
+        yield Sentence(f"Of: {systems.words}.", systems.sources)
+    if bare:
+        where = together([one.where for one in bare])
+        everywhere = {id(one) for one in bare} == {id(one) for one in own}
+        here = "any attacked place" if len(own) > 1 else "the attacked place"
+        yield Sentence(f"It does not cover what was read {f'at {here}' if everywhere else where.words}.", where.sources)
 
 
 def _lead(places: Sequence[Examined]) -> Sentence | None:
@@ -78,8 +99,8 @@ def _lead(places: Sequence[Examined]) -> Sentence | None:
         if not said or any(one.covers is None and one.epsilon is not None for _, one in said):
             return None
         sources += [f"{source}/{name}" for source, _ in said for name in ("covers", "epsilon")]
-        holds = [text.epsilon(one.epsilon) for _, one in said if one.covers and one.epsilon is not None]
-        proven |= dict.fromkeys(f"epsilon {one}" for one in holds)
+        holds = [_in_brackets(one.epsilon) for _, one in said if one.covers and one.epsilon is not None]
+        proven |= dict.fromkeys(holds)
         unproven = unproven or not holds
     where = "the attacked place" if len(places) == 1 else "the attacked places"
     if not proven:
@@ -87,6 +108,12 @@ def _lead(places: Sequence[Examined]) -> Sentence | None:
     some = " at some of them, and nothing at the others" if unproven else ""
     shown = Field(wording.join(list(proven)), " ".join(dict.fromkeys(sources)))
     return sentence(f"About what can be read at {where}, {{proven}} is proven{some}.", proven=shown)
+
+
+def _in_brackets(epsilon: float) -> str:
+    """An epsilon within a sentence that goes on."""
+    vain = text.too_large(epsilon).removeprefix(", ")
+    return f"epsilon {epsilon:.3g}" + (f" ({vain})" if vain else "")
 
 
 def _over(place: Examined, rounds: object, source: str) -> Field:
@@ -98,8 +125,8 @@ def _over(place: Examined, rounds: object, source: str) -> Field:
 def _rounds(places: Sequence[Examined], claims: Claims) -> Sentence:
     """Over how many rounds epsilons are stated, and whether anything says it over one."""
     found = [
-        _over(place, place.place.summary.cohort.get("rounds", "?"), place.files.row(place.place.summary, "cohort", "rounds"))
-        for place in places
+        _over(place, row.cohort.get("rounds", "?"), place.files.row(row, "cohort", "rounds"))
+        for place in places for row in [place.place.summary]
     ]  # fmt: skip
     single = [at for at, one in enumerate(claims.rows) if one.get("rounds") == 1]
     if single:
@@ -122,8 +149,6 @@ def _stated(one: Statement, source: str, rounds: Field) -> Promise:
     if one.sampler or one.conversion:
         how = {name: plain(getattr(one, name) or "none", f"{source}/{name}") for name in ("sampler", "conversion")}
         notes.append(filled("Sampler: {sampler}; conversion: {conversion}.", how))
-    if one.covers is False:
-        notes.append(sentence("It does not cover what was read at the attacked place.", because=[f"{source}/covers"]))
     return Promise(
         sentence(_of_whom(one), view=view, unit=unit, relation=relation),
         _epsilon("nothing", one.claimed_epsilon, None, f"{source}/claimed_epsilon"),
@@ -178,8 +203,9 @@ def _proven(epsilon: float | None, delta: float | None, source: str, rounds: Fie
     over = "1 round" if rounds.shown == "1" else f"{rounds.shown} rounds"
     at = "" if delta is None else f", delta {_small(delta)}"
     tag = "" if guarantee == "none" else f" ({text.safe(guarantee, 40)})"
-    shown = Field(f"{text.epsilon(epsilon)}{at}", source)
-    return sentence("epsilon {epsilon}, over {rounds}" + tag, epsilon=shown, rounds=Field(over, rounds.source))
+    shown = Field(f"{epsilon:.3g}{at}", source)
+    vain = text.too_large(epsilon)
+    return sentence("epsilon {epsilon}, over {rounds}" + tag + vain, epsilon=shown, rounds=Field(over, rounds.source))
 
 
 def _small(delta: float) -> str:

@@ -254,7 +254,8 @@ def _trained(runs: Iterable[RunData]) -> Iterator[tuple[Value, ...]]:
         if run.training is not None:
             settings = run.training.settings
             name, arguments = wording.label(str(settings.get("defense", "?")), _arguments(settings))
-            of = words(f"{settings.get('dataset', '?')}, {wording.plural(len(run.training.rounds), 'round')} trained ({run.name})", 120)
+            rounds = wording.plural(len(run.training.rounds), "round")
+            of = words(f"{settings.get('dataset', '?')}, {rounds} trained ({run.name})", 120)
             for statement in run.training.privacy:
                 yield _row(name, arguments, of, statement)
 

@@ -4,7 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from harness.base.building import build
+from harness.base.errors import UsageError
 from harness.base.kinds import Kind, plural
+from harness.defenses import DEFENSES
+from harness.federation.taps import Tap
 from harness.reports import columns, text
 from harness.results import CellResult, SummaryRow
 
@@ -105,6 +109,28 @@ def setting(cell: Placed) -> str:
 def seeds(cell: Placed) -> str:
     """The first eight seeds."""
     return ", ".join(map(str, cell.seeds[:8])) + (", …" if len(cell.seeds) > 8 else "")
+
+
+def summed(cell: Placed) -> int:
+    """The clients behind one victim: of a round whose sum alone is read there; 1 where a victim is a client.
+
+    Of a defense that is not known here it is 1.
+    """
+    if cell.settings.get("same_data") in ("cohorts", "replayed"):
+        return 1
+    tap = Tap(cell.tap) if cell.tap in set(Tap) else None
+    try:
+        reads = tap is not None and (
+            tap.of_round or (tap.at_server and build(DEFENSES, cell.defense, {}).sums_securely)
+        )
+    except UsageError:
+        reads = False
+    return int(cell.cohort.get("clients_per_round") or 1) if reads else 1
+
+
+def victims(count: int, together: int) -> str:
+    """``4 clients``; of sums ``4 rounds of 10 clients each``."""
+    return plural(count, "client") if together == 1 else f"{plural(count, 'round')} of {together} clients each"
 
 
 def traces(p_value: float | None) -> str:

@@ -36,6 +36,17 @@ def test_the_table(harness: Callable) -> None:
         assert text in finished.out
 
 
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [(("--sigma", "1e9", "--sampling-rate", "0.01", "--steps", "10"), ["4.84e-10", "sigma 1e+09, 10 steps;"]),
+     (("--sigma", "0.01", "--steps", "1"), ["1.24e+213", "sigma 0.01, 1 step;"])],
+    ids=["tiny", "vast"],
+)  # fmt: skip
+def test_numbers_that_four_decimals_cannot_show(harness: Callable, given: tuple[str, ...], shown: list[str]) -> None:
+    finished = harness("account", *given, "--accountant", "base,advanced")
+    assert finished.code == 0 and "0.0000" not in finished.out and all(one in finished.out for one in shown)
+
+
 def test_the_table_says_what_is_nominal(harness: Callable) -> None:
     finished = harness(*FIXED, "--accountant", "zcdp")
     assert "nominal: rho" in finished.out

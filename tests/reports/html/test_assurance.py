@@ -352,6 +352,59 @@ def test_several_systems_stand_side_by_side_where_it_is_asked_for(
     assert "mnist-sample lenet fed_sdp, everywhere: 0 of 60" in said
 
 
+def test_places_of_other_settings_are_told_apart_and_one_is_no_plural(
+    tmp_path: Path, a_cell: MakeCell, a_run: WriteRun, outline_of: OutlineOf
+) -> None:
+    small, large = (a_cell("fed_cdp", victims=1, batch_size=size, verdict="inconclusive") for size in (1, 4))
+    said = outline_of(assure(tmp_path, a_run(tmp_path / "two", [small, large]))).text
+    assert "mnist-sample lenet fed_cdp (batch 4)" in said
+    assert "1 local step of 1 record, optimizer sgd; 1 local step of 4 records, optimizer sgd" in said
+    assert "1 client, random seed 0" in said and "Of 1 image, 0 were reconstructed." in said
+    several = [a_cell(name, dataset=data) for name, data in (("fed_cdp", "digits"), ("fed_sdp", "mnist-sample"))]
+    said = outline_of(assure(tmp_path, a_run(tmp_path / "several", several), "--mixed")).text
+    assert "digits (images), lenet; mnist-sample (images), lenet" in said and "Of: digits lenet fed_cdp" in said
+
+
+@pytest.mark.parametrize(
+    ("surface", "said"),
+    [(0, ["60 rounds of 10 clients each", "of more than", "% of rounds.", "only the sum of a round's clients"]),
+     (1, ["60 clients, random", "% of clients."])],
+)  # fmt: skip
+def test_a_victim_of_a_sum_is_a_round(
+    tmp_path: Path, a_cell: MakeCell, a_run: WriteRun, outline_of: OutlineOf, surface: int, said: list[str]
+) -> None:
+    cohort = {"clients": 100, "clients_per_round": 10, "rounds": 100}
+    cell = a_cell("secagg_ddp", surface, cohort=cohort, defense_args={})
+    shown = outline_of(assure(tmp_path, a_run(tmp_path / "run", [cell]))).text
+    assert all(words in shown for words in said) and ("% of clients." in shown) == (surface == 1)
+
+
+def test_a_promise_stands_once_and_says_of_which_places_it_is(
+    tmp_path: Path, a_cell: MakeCell, a_run: WriteRun, outline_of: OutlineOf
+) -> None:
+    def cells(**last: Any) -> list[CellResult]:
+        shared: dict[str, Any] = {
+            "view": "message",
+            "epsilon": 16.8,
+            "guarantee": "sample-DP local view",
+            "notes": "why",
+        }
+        own = [
+            Statement(claimed_epsilon=4.0 + tiny, covers=surface == 1, **shared)
+            for surface, tiny in ((1, 0), (0, 1e-15))
+        ]
+        cohort = {"clients": 100, "clients_per_round": 10} | last
+        return [a_cell("fed_cdp", place, privacy=[one], cohort=cohort) for place, one in zip((1, 0), own, strict=True)]
+
+    said = outline_of(assure(tmp_path, a_run(tmp_path / "run", cells(rounds=1)))).text
+    assert said.count("epsilon 16.8, over 1 round (sample-DP local view), too large to promise anything") == 1
+    assert "epsilon 16.8 (too large to promise anything) is proven at some of them" in said
+    assert "It does not cover what was read at the server (surface 0)." in said
+    assert "The runs state epsilon over a single round." in said
+    said = outline_of(assure(tmp_path, a_run(tmp_path / "more", cells(rounds=7)))).text
+    assert "the runs state it over all 7 rounds" in said
+
+
 def test_without_a_browser_the_page_is_kept(
     tmp_path: Path,
     a_cell: MakeCell,
