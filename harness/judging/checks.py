@@ -9,6 +9,7 @@ from scipy.stats import chi2
 from torch import Tensor, nn
 
 from harness.base.coding import ByChance, Coding
+from harness.base.kinds import plural
 from harness.base.randomness import Stream
 from harness.experiment import CellSettings
 from harness.judging.declared import context_of, steps_of
@@ -285,7 +286,7 @@ def fits_loss(evidence: Evidence) -> Check | None:
         fix = "another loss, weight decay or a defense that is not declared"
         return Check(NAME, "violated", f"{said}: {fix}")
     if bool((below - rounding > _UNLIKE * sizes).any()):
-        said = f"more entries of {name} are below 0 than {evidence.most_examples} examples have labels"
+        said = f"more entries of {name} are below 0 than {plural(evidence.most_examples, 'example')} would have labels"
         fix = "an update is after less before, and a gradient goes uphill; or there are more examples than declared"
         return Check(NAME, "violated", f"{said}: {fix}")
     if float(times) > 1 + _UNLIKE:

@@ -16,6 +16,7 @@ import torch
 from scipy.stats import binom, chi2, norm
 from torch import Tensor
 
+from harness.base.kinds import plural
 from harness.base.randomness import Stream
 from harness.federation.taps import Hook
 from harness.judging.evidence import ALARMS, LEVEL, UNKNOWN_LEVEL, Check, Evidence, bonferroni
@@ -151,10 +152,10 @@ def fits_facts(evidence: Evidence) -> Check | None:
         return None
     name, client, rank = found
     if worst < _UNLIKE:
-        return Check(FACTS, "holds", f"no layer has more in it than {rank} rows of examples give")
+        return Check(FACTS, "holds", f"no layer has more in it than {plural(rank, 'row')} of examples would give")
     return Check(
-        FACTS, "violated", f"{name} of client {client} has {worst:.2g} of its norm beyond what {rank} rows of examples "
-        "give: check batch_size, local_steps and epochs, the optimizer (weight decay, Adam), and defenses not declared",
+        FACTS, "violated", f"{name} of client {client} has {worst:.2g} of its norm beyond what {plural(rank, 'row')} of examples "
+        "would give: check batch_size, local_steps and epochs, the optimizer (weight decay, Adam), and defenses not declared",
     )  # fmt: skip
 
 

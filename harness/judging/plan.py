@@ -21,6 +21,7 @@ from harness.attacks.cpl import CPL
 from harness.attacks.engine import seconds_of_row
 from harness.attacks.learned import Learned
 from harness.base.errors import UsageError
+from harness.base.kinds import plural
 from harness.datasets import Dataset
 from harness.evaluation.watching import between, controls_of, work_of
 from harness.experiment import CellSettings
@@ -506,7 +507,7 @@ def total_of(lines: Sequence[Line]) -> Seconds:
 def said_in_all(lines: Sequence[Line]) -> str:
     """Return words on how many attacks run, and how long all of them take."""
     running = sum(line.captures > 0 for line in lines)
-    return f"{running} of {len(lines)} attack(s) run, {between(*total_of(lines))} here"
+    return f"{running} of {plural(len(lines), 'attack')} run, {between(*total_of(lines))} here"
 
 
 # Times as options have them.
