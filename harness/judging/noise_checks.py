@@ -151,11 +151,12 @@ def fits_facts(evidence: Evidence) -> Check | None:
     if found is None:
         return None
     name, client, rank = found
+    gives = f"{plural(rank, 'row')} of examples would give"
     if worst < _UNLIKE:
-        return Check(FACTS, "holds", f"no layer has more in it than {plural(rank, 'row')} of examples would give")
+        return Check(FACTS, "holds", f"no layer has more in it than {gives}")
     return Check(
-        FACTS, "violated", f"{name} of client {client} has {worst:.2g} of its norm beyond what {plural(rank, 'row')} of examples "
-        "would give: check batch_size, local_steps and epochs, the optimizer (weight decay, Adam), and defenses not declared",
+        FACTS, "violated", f"{name} of client {client} has {worst:.2g} of its norm beyond what {gives}: check "
+        "batch_size, local_steps and epochs, the optimizer (weight decay, Adam), and defenses not declared",
     )  # fmt: skip
 
 

@@ -105,7 +105,8 @@ def guess(
     made = _attacked(seen, "what was captured", settings, chunk, engine)
     hidden = observed(replace(captured, target=shuffled(seen)), scene.observation, settings).known_to(attack.tier)
     made_of_shuffled = _attacked(hidden, "what was captured, shuffled", settings, chunk, engine)
-    if attack.reads == "texts" or (attack.by_vectors and seen.model.vocabulary is not None):
+    texts = attack.reads == "texts" or (attack.by_vectors and seen.model.vocabulary is not None)
+    if texts:
         doubled = scene.observation.known_to(attack.tier)
         again = _attacked(doubled, "stand-ins", own, chunk, engine)
         left, left_of_shuffled = unexplained(seen, made.images), unexplained(hidden, made_of_shuffled.images)
@@ -116,7 +117,9 @@ def guess(
     knows = _knows_defense(attack, scene.observation)
     bare = own.model_copy(update={"defense": "none", "defense_args": {}})
     protects = own.defense != "none" and not torch.equal(stage.set(bare).observation.target, scene.observation.target)
-    estimates, reason = _estimates(stored.cell, left, left_of_shuffled, usual, likeness, knows, protects)
+    estimates, reason = _estimates(
+        stored.cell, left, left_of_shuffled, usual, likeness, knows, protects, texts or _is_share(attack)
+    )
     if "no" in estimates:
         own = replace(captured, images=made.images.cpu(), labels=made.labels.cpu())
         estimates, reason = _explained_alone(estimates, reason, beyond_draws(own, settings, data_root, chunk))
@@ -190,7 +193,11 @@ def _left(loss: np.ndarray, first: np.ndarray, attack: Attack) -> np.ndarray:
 
     For attackers who know the noise it is a log-likelihood instead. Where no loss is descended it is the only loss.
     """
-    return loss if attack.tier == "informed" or attack.closed_form else loss / np.maximum(first, 1e-30)
+    return loss / np.maximum(first, 1e-30) if _is_share(attack) else loss
+
+
+def _is_share(attack: Attack) -> bool:
+    return attack.tier != "informed" and not attack.closed_form
 
 
 def _of(made: Reconstruction, attack: Attack) -> np.ndarray:
@@ -261,7 +268,7 @@ def _knows_defense(attack: Attack, seen: Observation) -> bool:
 
 def _estimates(
     cell: CellResult, left: np.ndarray, shuffled: np.ndarray, usual: float | None, likeness: Likeness, knows: bool,
-    protects: bool,
+    protects: bool, share: bool = True,
 ) -> tuple[list[Estimate], str]:  # fmt: skip
     found, count = cell.outcomes.success, cell.victims
     under = "without a defense" if cell.defense == "none" else "under the declared defense"
@@ -283,7 +290,8 @@ def _estimates(
     if usual >= shuffled.min():
         return _all(left, "could not tell"), f"{told}, but what is shuffled is matched as well"
     near = left <= _between(usual, float(shuffled.min()))
-    told += f"; they have {usual:.3g} of the loss left at most, what is shuffled {shuffled.min():.3g} at least"
+    much = f"{usual:.3g} of the loss left" if share else f"a loss of {usual:.3g}"
+    told += f"; they have {much} at most, what is shuffled {shuffled.min():.3g} at least"
     if not near.all():
         # The attack works on who trains as declared, so that these clients did not, or their data are of another kind.
         told += f", what was sent up to {left.max():.3g}: it is not what these settings send. {likeness}; {_CHECK}"

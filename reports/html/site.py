@@ -33,7 +33,8 @@ _COLUMNS = (
                 "where nothing is"),
     ("accuracy", "of a model trained under that defense in that very federation, where one was"),
     ("paper", "whether the paper says that the defense resists there, where its figure is held"),
-    ("tier", "what the attackers know at most: plain ones neither the defense nor such data, informed ones both"),
+    ("tier", "what the attackers know at most: plain ones neither the defense nor public data of the same kind, "
+             "informed ones both, tampering ones too, and their server sends weights of its own making"),
 )  # fmt: skip
 
 
@@ -149,7 +150,7 @@ def _headline(cards: Sequence[Card]) -> list[Line]:
     lines = [
         Line(kind, f"{counts[kind]} of {wording.plural(len(cards), 'row')}: {said}.")
         for kind, said in (
-            ("leaks", "private data come back"), ("resilient", "every attack was withstood"),
+            ("leaks", "private data, or traces of them, come back"), ("resilient", "every attack was withstood"),
             ("inconclusive", "nobody could tell"), ("impossible", "no attack could be run"),
             ("invalid", "of runs that must not be used"),
         )
@@ -159,6 +160,10 @@ def _headline(cards: Sequence[Card]) -> list[Line]:
     if fallen:
         lines.append(Line("leaks", f"{wording.plural(fallen, 'row')} of these: the paper says that nothing does."))
     return lines
+
+
+def _threads(count: object) -> str:
+    return wording.plural(count, "thread") if isinstance(count, int) else "threads not stated"
 
 
 def _row(card: Card) -> Row:
@@ -192,7 +197,7 @@ def _facts(card: Card) -> list[tuple[str, str]]:
                      f"{wording.plural(trained.rounds, 'round')}" if trained else ""),
         ("paper", f"{card.reported.source}: {_paper(card)}, on {card.reported.data}" if card.reported else ""),
         ("made with", ", ".join(f"{name} {known[name]}" for name in ("harness", "torch", "numpy") if name in known)
-                      + f", {card.environment.get('threads')} threads, {card.environment.get('machine')}"
+                      + f", {_threads(card.environment.get('threads'))}, {card.environment.get('machine')}"
                       + (f" ({card.environment['processor']})" if card.environment.get("processor") else "")),
         ("hash", card.hash),
     ]  # fmt: skip

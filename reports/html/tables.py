@@ -52,7 +52,7 @@ def estimate_table(runs: Sequence[RunData]) -> Table:
     ]  # fmt: skip
     titles = (
         Head("run"), Head("attack", choice=True), Head("capture", number=True), Head("estimate", choice=True),
-        Head("of the loss left", number=True), Head("left when shuffled", number=True),
+        Head("loss left", number=True), Head("left when shuffled", number=True),
         Head("left by successes, at most", number=True), Head("labels inferred"),
     )  # fmt: skip
     reasons = dict.fromkeys(
@@ -65,7 +65,8 @@ def estimate_table(runs: Sequence[RunData]) -> Table:
     return make(
         "estimates", "What comes back, by estimate", titles, rows[:_MOST],
         "No truth was known: a capture counts as plausibly reconstructed where simulated stand-ins come back and it is "
-        f"matched as those are, and as a shuffled update is not.{''.join(reasons)}{more}",
+        f"matched as those are, and as a shuffled update is not. Loss left: a share of the first loss; of attackers "
+        f"who know the noise or solve for what comes back, their loss itself.{''.join(reasons)}{more}",
     )  # fmt: skip
 
 

@@ -162,13 +162,14 @@ def _headline(places: Sequence[Decided]) -> list[Line]:
 
 
 def _by_name(places: Sequence[Decided]) -> dict[str, list[Decided]]:
-    """By the defense's name, with its arguments where another has the same name."""
+    """By the defense's name, with its arguments where another has the same name; no defense is one and the same."""
     variants: dict[str, set[str]] = {}
     for place in places:
         variants.setdefault(place.defense, set()).add(place.arguments)
     found: dict[str, list[Decided]] = {}
     for place in places:
-        name = place.defense if len(variants[place.defense]) == 1 else f"{place.defense} {place.arguments}".strip()
+        alone = place.defense == UNDEFENDED or len(variants[place.defense]) == 1
+        name = place.defense if alone else f"{place.defense} {place.arguments}".strip()
         found.setdefault(name, []).append(place)
     return {name: sorted(own, key=inward) for name, own in found.items()}
 
@@ -183,7 +184,9 @@ def _worst(own: Sequence[Decided]) -> str:
 
 def _undefended(own: Sequence[Decided]) -> Line:
     kind = _worst(own)
-    words = "private data come back" if kind == "leaks" else _least(own, kind)
+    seen = any(place.kind == kind and place.cell and place.cell.confirmed >= CONFIRMED_SUCCESSES for place in own)
+    come = "private data come back" if seen else "traces of private data come back"
+    words = come if kind == "leaks" else _least(own, kind)
     return Line(kind, f"Without a defense, {words}.")
 
 
@@ -252,13 +255,13 @@ def promise(place: Decided) -> Promise:
         weakest = max(here, key=_epsilon)
         said, tag = f"epsilon {text.epsilon(_epsilon(weakest))}", text.safe(weakest.guarantee, 40)
         if text.too_large(_epsilon(weakest)):
-            return Promise(_NOTHING, ", ".join([said, tag, *_claim(here)]))
+            return Promise(_NOTHING, "; ".join([said, tag, *_claim(here)]))
         told = text.told(weakest).removeprefix(", ")
         return Promise(said, ", ".join(filter(None, [tag, told, *_claim(here)])))
     if proven:
         least = min(map(_epsilon, proven))
         elsewhere = f"epsilon {least:.3g} holds, but not of what is read here{text.too_large(least)}"
-        return Promise(_NOTHING, ", ".join([elsewhere, *_claim(proven)]))
+        return Promise(_NOTHING, "; ".join([elsewhere, *_claim(proven)]))
     return Promise(_NOTHING, ", ".join(_claim(cell.privacy)))
 
 

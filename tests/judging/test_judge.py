@@ -130,6 +130,14 @@ def test_no_is_said_of_a_defense_and_not_of_an_attack_that_reads_no_such_client(
     assert estimates == ["could not tell" if said else "no"] * 2 and said in reason
 
 
+@pytest.mark.parametrize(("share", "said"), [(True, "0.1 of the loss left at most"), (False, "a loss of 0.1 at most")])
+def test_a_loss_that_is_no_share_is_not_called_one(share: bool, said: str) -> None:
+    outcomes = types.SimpleNamespace(success=24)
+    cell: Any = types.SimpleNamespace(defense="none", outcomes=outcomes, victims=24, controls=[])
+    alike = Likeness(np.ones(2), np.ones(2))
+    assert said in _estimates(cell, np.full(2, 0.1), np.ones(2), 0.1, alike, True, True, share)[1]
+
+
 def narrow(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Sigmoid(), nn.Linear(32, classes))
 

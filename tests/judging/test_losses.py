@@ -304,7 +304,7 @@ BY_HAND: dict[str, tuple[dict[str, Any], str]] = {
     "smoothed": ({"loss": cross_entropy(label_smoothing=0.1)}, "holds"),
     "squares": ({"loss": squares}, "violated: the entries of 3.bias add up to .*, those of cross-entropy to 0: anoth"),
     "binary": ({"loss": binary}, "violated: the entries of 3.bias add up to .*, those of cross-entropy to 0: anoth"),
-    "the other sign": ({"loss": downhill}, "violated: more entries of 3.bias are below 0 than 4 examples would have labels"),
+    "the other sign": ({"loss": downhill}, "violated: more entries of 3.bias are below 0 than 4 examples would h"),
     "the other sign of a sum": ({"loss": lambda made, labels: 10 * downhill(made, labels)}, "violated: more entries"),
     "no logits": ({"loss": lambda made, labels: (made[:, 0] - labels).square().mean(), "network": of_one_number}, ""),
     "another output": ({"loss": cross_entropy(reduction="sum"), "network": headless}, ""),

@@ -95,7 +95,7 @@ def stated(**facts: object) -> Statement:
         ([stated(epsilon=2.314, covers=True)], "epsilon 2.31", "sample-DP"),
         (
             [stated(epsilon=8540.0)], "nothing promised",
-            "epsilon 8.54e+03, too large to promise anything, sample-DP",
+            "epsilon 8.54e+03, too large to promise anything; sample-DP",
         ),
         ([stated(epsilon=2.0), stated(epsilon=3.0, claimed_epsilon=1)], "epsilon 3", "sample-DP, claimed is 1"),
         ([stated(epsilon=1.0, covers=False), stated(epsilon=4.0, covers=True)], "epsilon 4", "sample-DP"),

@@ -17,7 +17,7 @@ OutlineOf = Callable[[str], Any]
 def test_a_row_says_what_its_card_says(cards: list[Card], outline_of: OutlineOf) -> None:
     page = outline_of(make_site(cards)["index.html"].decode())
     for words in (
-        "5 of 9 rows: private data come back.", "1 of 9 rows: every attack was withstood.",
+        "5 of 9 rows: private data, or traces of them, come back.", "1 of 9 rows: every attack was withstood.",
         "1 of 9 rows: of runs that must not be used.", "1 row of these: the paper says that nothing does.",
         "12.5, too large to promise anything (example)", "90.6%", "25%", "none exists",
         "! invalid", "– not run", "? undecided",

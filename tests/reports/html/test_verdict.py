@@ -123,6 +123,7 @@ def test_a_headline_claims_what_was_found_out(
     ("facts", "words"),
     [
         ({}, "Without a defense, private data come back."),
+        ({"confirmed": 0}, "Without a defense, traces of private data come back."),
         (DOUBT | {"controls": [IDLE]}, "Without a defense, we could not tell: the attack does not work on this model."),
         (REFUSED, "Without a defense, not run: it needs a linear layer."),
     ],
@@ -132,6 +133,16 @@ def test_without_a_defense(
 ) -> None:
     (line,) = overview(tmp_path, a_run, [a_cell("none", **facts)]).headline
     assert line.words == words
+
+
+def test_no_defense_is_none_of_those_that_leak_though_several_runs_have_it(
+    tmp_path: Path, a_cell: Callable, a_run: Callable
+) -> None:
+    cells = [a_cell("none"), a_cell("dssgd"), a_cell("fed_sdp")]
+    runs = read_runs([a_run(tmp_path / name, cells) for name in ("first", "second")])
+    first, second = verdict(runs, decided_places(runs)).headline
+    assert first.words == "Without a defense, private data come back."
+    assert second.words.startswith("4 of 4 defenses leak somewhere: ") and "none" not in second.words
 
 
 def test_several_defenses_stand_together_where_the_same_may_be_said(
