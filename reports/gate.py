@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.base.errors import UsageError
+from harness.base.kinds import plural
 from harness.gate import Finding, Report
 from harness.gate.contrast import Contrast, Difference
 from harness.gate.trend import Trend
@@ -101,7 +102,13 @@ def gate_markdown(report: Report) -> str:
         parts += [*_table(findings), ""]
     still = report.of("unmoved")
     if still:
-        parts += [f"<details><summary>{len(still)} cells did not move</summary>", "", *_table(still), "", "</details>"]
+        parts += [
+            f"<details><summary>{plural(len(still), 'cell')} did not move</summary>",
+            "",
+            *_table(still),
+            "",
+            "</details>",
+        ]
     parts += ["", f"S{_MEANING[1:]}; p is adjusted over all cells (Holm).", ""]
     return "\n".join(parts)
 

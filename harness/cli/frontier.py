@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from harness.base.building import one_line, parse_assignments
 from harness.base.devices import choose_device
 from harness.base.errors import UsageError
+from harness.base.kinds import plural
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.console import display
 from harness.cli.grouping import Grouped
@@ -121,7 +122,7 @@ def _make_shard(settings: FrontierSettings, grid: Grid, request: Request, shard:
     if as_json:
         sys.stdout.write(json.dumps([point.model_dump(mode="json") for point in points], indent=1) + "\n")
     else:
-        print(f"shard {part} is done: {len(points)} points in {out}")
+        print(f"shard {part} is done: {plural(len(points), 'point')} in {out}")
         print(f"once all are: the same command with --resume and --out {out} instead of --shard {part}")
     return DONE
 

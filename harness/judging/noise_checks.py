@@ -322,7 +322,7 @@ def _of_drawn_batch(evidence: Evidence, norms: np.ndarray, sizes: np.ndarray, ti
     p_value = bonferroni(chi2.sf((beyond / level) ** 2, sizes))
     if p_value < LEVEL:
         return None
-    said = f"norms are up to {times:.3g} times what the bound and the declared noise allow {count} examples"
+    said = f"norms are up to {times:.3g} times what the bound and the declared noise allow {plural(count, 'example')}"
     return Check(BOUND, "cannot tell", f"{said}, as those of a larger Poisson batch are: {GIVE_SIZE}", p_value)
 
 
