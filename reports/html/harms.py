@@ -291,7 +291,7 @@ class _Looked:
 
     @property
     def _unit(self) -> str:
-        """What counts as one trial, many of them."""
+        """Return the noun of what counts as one trial, in the plural."""
         return "clients" if self._together == 1 else "rounds"
 
     def _numbers(self, cells: Sequence[CellResult], count: Count) -> dict[str, Field]:

@@ -75,7 +75,7 @@ def proofs(places: Sequence[Examined], claims: Claims) -> Proofs:
 
 
 def _of_places(own: Sequence[Examined], bare: Sequence[Examined], several: bool) -> Iterator[Sentence]:
-    """Of which systems a statement is, where there are several, and where it says nothing of what is read."""
+    """Return the systems that a statement is of, where there are several, and the places of which it says nothing."""
     if several:
         systems = listed(one.system for one in own)
         yield Sentence(f"Of: {systems.words}.", systems.sources)
