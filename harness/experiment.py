@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from harness.attacks import ATTACKS, SUITES, Attacker, expanded, members
+from harness.attacks import ATTACKS, SUITES, Attacker, Identifier, expanded, members
 from harness.attacks.suites import reading, require_current
 from harness.base.building import build, one_line
 from harness.base.errors import UsageError
@@ -599,3 +599,22 @@ def is_of_project(settings: Mapping[str, Any]) -> bool:
 def read_by(suite: str, dataset: str) -> list[str]:
     """The members of a suite that read data of that name."""
     return reading(suite, source_of(dataset).text)
+
+
+# What names in stored settings say.
+
+
+def only_tells(attack: str) -> bool:
+    """Return whether an attack only tells examples apart. One whose name is not known here makes examples."""
+    return attack in ATTACKS and issubclass(ATTACKS[attack], Identifier)
+
+
+def reads_sums(defense: str, tap: str) -> bool:
+    """Return whether sums of clients alone are read at a tap, and no client's message. Of a defense that is not known
+    here, messages are."""
+    if tap not in set(Tap) or Tap(tap).of_round:
+        return tap in set(Tap)
+    try:
+        return Tap(tap).at_server and build(DEFENSES, defense, {}).sums_securely
+    except UsageError:
+        return False

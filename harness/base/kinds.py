@@ -19,7 +19,7 @@ TEXTS = Kind("text", "texts", "every token right, in order")
 EVERY = (IMAGES, ROWS, TEXTS)
 
 
-def plural(count: int, noun: str) -> str:
+def plural(count: object, noun: str) -> str:
     """``1 cell``, ``2 cells``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.attacks import ATTACKS, Identifier
 from harness.base.errors import UsageError
 from harness.evaluation.derived import findings, of_run, version_of
+from harness.experiment import only_tells
 from harness.gate.settings import Settings, effective, named, told_apart
 from harness.results import ResultDocument, RunFolder, StoredCell, VictimRecord, read_results
 
@@ -85,8 +85,7 @@ class GateCell:
     @property
     def reconstructs(self) -> bool:
         """Return whether its attack makes examples: what only tells them apart has neither successes nor errors."""
-        name = str(self.settings.get("attack"))
-        return not (name in ATTACKS and issubclass(ATTACKS[name], Identifier))
+        return not only_tells(str(self.settings.get("attack")))
 
     @cached_property
     def ranks(self) -> NDArray[np.float64]:

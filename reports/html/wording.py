@@ -4,11 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from harness.base.building import build
-from harness.base.errors import UsageError
 from harness.base.kinds import Kind, plural
-from harness.defenses import DEFENSES
-from harness.federation.taps import Tap
+from harness.experiment import reads_sums
 from harness.reports import columns, text
 from harness.results import CellResult, SummaryRow
 
@@ -112,20 +109,11 @@ def seeds(cell: Placed) -> str:
 
 
 def summed(cell: Placed) -> int:
-    """The clients behind one victim: of a round whose sum alone is read there; 1 where a victim is a client.
-
-    Of a defense that is not known here it is 1.
-    """
-    if cell.settings.get("same_data") in ("cohorts", "replayed"):
+    """The clients behind one victim: of a round whose sum alone is read there; 1 where a victim is a client."""
+    clients = cell.cohort.get("clients_per_round")
+    if cell.settings.get("same_data") in ("cohorts", "replayed") or not reads_sums(cell.defense, cell.tap):
         return 1
-    tap = Tap(cell.tap) if cell.tap in set(Tap) else None
-    try:
-        reads = tap is not None and (
-            tap.of_round or (tap.at_server and build(DEFENSES, cell.defense, {}).sums_securely)
-        )
-    except UsageError:
-        reads = False
-    return int(cell.cohort.get("clients_per_round") or 1) if reads else 1
+    return clients if isinstance(clients, int) and clients else 1
 
 
 def victims(count: int, together: int) -> str:
