@@ -347,7 +347,7 @@ class _Looked:
             reason, source = cell.verdict_reason, self.files.cell(cell, "verdict_reason")
         else:
             reason, source = undecided(self.place), self.files.row(self.place.summary, "verdict_reason")
-        why = sentence("This is not settled: {reason}.", reason=plain(plainer(reason).rstrip("."), source))
+        why = sentence("The reason: {reason}.", reason=plain(plainer(reason).rstrip("."), source))
         none = sentence("So no bound holds, with any confidence.", because=why.sources)
         return Harm(name, "not settled", (why, *told, none))
 

@@ -175,7 +175,7 @@ def test_the_worst_is_said_first(
     first = next(words for _, words in _SPAN.findall(page))
     assert first.startswith(opening)
     said = outline_of(page).text
-    assert ("inconclusive" in verdicts) == ("This is not settled: " in said)
+    assert ("inconclusive" in verdicts) == ("The reason: " in said)
     assert ("inconclusive" in verdicts) == ("So no bound holds, with any confidence." in said)
     assert not re.search(r"\b(safe|private)\b", said)
     assert "No attack was asked for that tests this." in said
