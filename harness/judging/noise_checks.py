@@ -412,7 +412,7 @@ def _anew(evidence: Evidence) -> Check:
             together = [f"client {row + 1} and multiples of those before it {_ADD_UP}" for row in range(1, count)]
             found.append((beyond_others(values, rounding), together))
     if clients:
-        few = torch.cat(tensors, 1)[:_MOST_MOVED, :_MOVED]
+        few = torch.cat([values[:_MOST_MOVED] for values in tensors], 1)[:, :_MOVED]
         p_values, lags = moved(few, evidence.rounding(1).max() / level)
         at = [f"clients {two + 1} and {one + 1}, {lags[two, one]} numbers later," for two, one in np.argwhere(lags)]
         found.append((p_values[lags > 0], [f"{one} {_DIFFER}" for one in at]))

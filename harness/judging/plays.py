@@ -1,4 +1,4 @@
-"""Messages that clients may have sent, played on their truth: a defense's draws, and other readings of the truth.
+"""Messages that clients may have sent, played on their truth: a defense's draws, other readings, other trainings.
 
 A defense that draws more than noise of one known level is played several times. What was sent and what a play sends are
 draws of one law where the truth is right. So their distance from the mean of the other plays, and how far they go in
@@ -7,7 +7,7 @@ Source: the two-sided t-test for one more observation (Student 1908), of sums ov
 
 A truth may stand in its file otherwise than the network took it: labels counted from 1 or with gaps, images as bytes,
 scaled, mirrored or turned, texts padded otherwise. Where such a reading explains what was sent, the fix is named, and
-nobody is accused.
+nobody is accused. Where the training was another than declared, in one of the usual ways, that way is named.
 """
 
 import math
