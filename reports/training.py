@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.base.kinds import plural
+from harness.base.presence import lax
 from harness.reports import text
 from harness.reports.pictures import save_figure
 from harness.results.training import RoundRecord, TrainDocument
@@ -85,6 +86,10 @@ def print_training(document: TrainDocument, console: Console, folder: Path) -> N
             f"{one.view}: claimed epsilon {_number(one.claimed_epsilon, '.3f')}, valid "
             f"{_number(one.epsilon, '.3f')}{text.too_large(one.epsilon)}{text.told(one)} ({one.guarantee}): {one.notes}"
         )
+    counts = {"example": document.train_examples, "client": settings["clients"]}
+    deltas = {(one.delta, one.unit or "") for one in document.privacy if one.epsilon is not None}
+    for careless in sorted(filter(None, (lax(delta, unit, counts.get(unit)) for delta, unit in deltas))):
+        console.print(f"warning: {careless}; lower --delta")
     if document.bayesian:
         print_bayesian(document.bayesian, console)
     console.print(f"Files: {folder} (training.json, checkpoint.pt, curves.png, models)")

@@ -7,6 +7,8 @@ Composition Theorem for Differential Privacy" (epsilon and delta).
 import math
 from statistics import NormalDist
 
+from harness.base.kinds import plural
+
 #: Of absent records, the share called present at which power is stated.
 FALSE_ALARMS = 0.01
 _NORMAL = NormalDist()
@@ -39,6 +41,15 @@ def lines(false_alarms: float, epsilon: float, delta: float) -> tuple[float, flo
 
 def held(false_alarms: float, power: float) -> float:
     return min(1.0, max(false_alarms, power))
+
+
+def lax(delta: float | None, unit: str | None, units: int | None) -> str | None:
+    """Return what is wrong with a ``delta`` of at least one over the ``units`` whose data are protected, each of which
+    is called a ``unit``; None where nothing is, or their number is not known."""
+    if not delta or not units or delta * units < 1:
+        return None
+    whom = f"the {plural(units, unit or 'unit')}"
+    return f"delta {delta:g} is at least one over {whom}: it allows one of them to be published whole"
 
 
 def percent_up(bound: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.base.building import require_known
 from harness.base.errors import UsageError
-from harness.base.presence import FALSE_ALARMS, told_apart
+from harness.base.presence import FALSE_ALARMS, lax, told_apart
 from harness.claims.answers import Answer, Facts, Filter, Line, network
 from harness.claims.apps import read_app, read_project
 from harness.claims.documents import Hocon, read_json, read_yaml
@@ -85,6 +85,7 @@ def answered(sources: list[str], given: dict[str, Any], facts: dict[str, Any]) -
                 raise UsageError(
                     f"{where}: no epsilon follows from these numbers ({mistake}); change the arguments"
                 ) from None
+            answer.warnings += _lax(answer, known)
             answer.unknown += [text for fact, text in source.unsettled.items() if fact not in facts]
             found.stated(answer, arguments, {**given, **facts})
             version = facts.get("version") or found.version
@@ -114,6 +115,13 @@ def _rows(one: Filter, answer: Answer, where: str, version: str | None, schedule
             "conditions": {"fails": answer.fails, "unknown": [*answer.unknown, *line.ifs]}, "warnings": answer.warnings,
             "remarks": answer.notes, "source": where, "version": version or newest,
         }  # fmt: skip
+
+
+def _lax(answer: Answer, facts: Facts) -> list[str]:
+    """Return what is wrong with the deltas of what is proven."""
+    counts = {"example": facts.examples, "client": facts.clients}
+    deltas = dict.fromkeys((line.delta, line.unit) for line in answer.proven if line.epsilon is not None)
+    return [said for delta, unit in deltas if (said := lax(delta, unit, counts.get(unit)))]
 
 
 def _by_adjacency(line: Line, answer: Answer) -> dict[str, float | None]:

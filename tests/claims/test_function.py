@@ -22,6 +22,15 @@ def test_it_gives_the_rows_of_the_command(harness: Harness) -> None:
     assert told["rows"] and json.loads(json.dumps(rows)) == told["rows"]
 
 
+def test_a_delta_that_lets_one_be_published_is_warned_of() -> None:
+    def warned(**facts: Any) -> list[str]:
+        given = {"clipping_norm": 1, "epsilon": 1, "sensitivity": 2, "delta": 1e-5}
+        rows = harness.claims("flower:LocalDpMod", arg=given, **facts)
+        return [one for row in rows for one in row["warnings"] if "published whole" in one]
+
+    assert warned(clients=1000, delta=1e-3) and not warned(clients=999, delta=1e-3) and not warned(delta=1e-3)
+
+
 def test_the_package_keeps_its_parts() -> None:
     from harness.claims import answers
 

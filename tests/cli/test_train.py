@@ -52,6 +52,14 @@ def test_clients_hold_what_the_data_can_give_where_nobody_said_how_much(
     assert harness(*line, "--split", split, "--examples", "500").code == 2
 
 
+def test_a_delta_that_protects_nobody_is_said(harness: Harness) -> None:
+    digits = ["digits" if word == "cancer" else word for word in TINY]
+    line = (*digits, "--model", "mlp2", "--rounds", "1", "--defense", "fed_cdp", "--delta")
+    said = " ".join(harness(*line, "0.0007").out.split())
+    assert "warning: delta 0.0007 is at least one over the 1437 examples" in said
+    assert "warning" not in harness(*line, "0.00069").out
+
+
 def test_the_table_and_going_on(harness: Harness) -> None:
     first = harness(*TINY, "--rounds", "2")
     assert first.code == 0 and "accuracy" in first.out and "no clipping, no noise" in first.out

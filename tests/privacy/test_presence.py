@@ -9,7 +9,7 @@ from riskcal.analysis import get_beta_from_gdp, get_beta_from_pld
 from scipy.stats import norm
 from threadpoolctl import ThreadpoolController
 
-from harness.base.presence import FALSE_ALARMS, told_apart
+from harness.base.presence import FALSE_ALARMS, lax, told_apart
 from harness.privacy import GaussianRelease, MechanismRelease, SkellamSum, make_accountant, make_statement
 from harness.privacy.events import compose
 from harness.privacy.presence import presence, told_by
@@ -91,6 +91,13 @@ def test_other_laws_have_a_number_and_what_nothing_protects_has_none() -> None:
     assert stated.mu is None and stated.told_apart is not None and gaussian < stated.told_apart < 3 * gaussian
     nothing = make_statement("server", "none", "no noise")
     assert nothing.told_apart is None and nothing.mu is None
+
+
+@pytest.mark.parametrize(
+    ("delta", "units", "careless"), [(1e-5, 99_999, False), (1e-5, 100_000, True), (0.2, None, False), (None, 9, False)]
+)
+def test_a_delta_of_one_over_the_units_is_said(delta: float | None, units: int | None, careless: bool) -> None:
+    assert (lax(delta, "client", units) is not None) == careless
 
 
 def test_numbers_do_not_depend_on_how_many_threads_numpy_takes() -> None:
