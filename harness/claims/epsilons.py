@@ -380,11 +380,6 @@ def _epsilon_of(mass: Array, first: int, interval: float, delta: float) -> float
 # Noise that is correlated over rounds, and other rules.
 
 
-def joint_multiplier(vector: float, bits: float) -> float:
-    """Return the one multiplier that noise ``vector`` on a sum and ``bits`` on a count cost (Andrew et al. 2021)."""
-    return (vector**-2 + (2 * bits) ** -2) ** -0.5
-
-
 def tree_depth(leaves: int) -> int:
     """Return the most nodes of a tree of so many leaves that one leaf is in."""
     return math.ceil(math.log2(leaves + 1))
