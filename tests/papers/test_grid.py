@@ -56,6 +56,16 @@ def test_a_file_that_does_not_fit_is_refused(wrong: dict[str, Any]) -> None:
         Grid.model_validate(TINY | wrong)
 
 
+def test_sweeps_say_no_more_than_the_paper() -> None:
+    """Section 4.1: pruning helps "once more than" these shares are pruned; 4.2: on LFW a variance of 0.01 is enough."""
+    beyond = {"mnist": 0.4, "cifar10": 0.5, "lfw": 0.8}
+    for row in grid("sweep-pruning").printed():
+        assert row["paper"] == ("protects" if row["level"] > beyond[row["data"]] else "leaks"), row
+    said = {row["level"]: row["paper"] for row in grid("sweep-noise").printed() if row["data"] == "lfw"}
+    assert said.pop(0.0) == "leaks" and set(said) > {0.001, 0.01}
+    assert all(paper == ("protects" if level >= 0.01 else "-") for level, paper in said.items())
+
+
 def test_every_file_is_a_table_with_a_measure() -> None:
     assert {f"{name}.toml" for name in GRIDS} == {file.name for file in tables._TABLES.iterdir()}
     for name in GRIDS:
