@@ -36,7 +36,6 @@ from harness.scoring.membership import (
     site_test,
     told,
 )
-from harness.scoring.success import clopper_pearson
 
 # A difference of the two groups without the model is shown at this level.
 _APART = 0.999
@@ -283,13 +282,12 @@ class Sites:
     least: float
 
     def lines(self) -> list[str]:
-        """Return the results in words."""
+        """Return the results in words. The share has no interval, as updates of a round are told together."""
         told = self.told
-        low, high = clopper_pearson(told.right, told.updates)
         lines = [
             f"sites: {len(self.names)} in {plural(len(self.rounds), 'round')}",
             f"updates that go to their own site by its updates of the other rounds: {told.right} of {told.updates} "
-            f"({told.right / told.updates:.0%}, 95% {low:.0%} to {high:.0%}, by chance {told.chance:.0%})",
+            f"({told.right / told.updates:.0%}, by chance {told.chance:.0%})",
             f"permutation test: p = {told.p:.3g}",
         ]
         if self.least > _SMALL:
