@@ -430,7 +430,7 @@ def _print(judgement: Judgement, out: Path, console: Console) -> None:
         console.print(Text(f"pictures: {out / 'pictures'}"))
     if judgement.checks:
         print_checks(judgement.checks, console)
-    for line in claimed_and_proven(stated(judgement.groups[0])) if judgement.document is None else ():
+    for line in claimed_and_proven(judgement.stated) if judgement.document is None else ():
         console.print(Text(line))
     for line in judgement.plan:
         if line.reason:
@@ -485,7 +485,7 @@ def judge_checks(captures: Sequence[Capture], title: str, as_json: bool) -> int:
     groups = groups_of(clients, title, ["cpl"], NONE, "cpu")
     checks = checks_of_groups([(group.sizes, group) for group in groups])
     violated = any(check.outcome == "violated" for check in checks)
-    promises = stated(without_covered(groups[0], checks))
+    promises = stated([without_covered(group, checks) for group in groups], checks)
     if as_json:
         document = {
             "valid": not violated, "captures": sum(one.clients for one in clients),

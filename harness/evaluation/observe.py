@@ -4,7 +4,7 @@ Public examples play the same round for an attacker that knows the defense and t
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -34,7 +34,7 @@ from harness.models.batch_norm import UNCOVERED, refusal
 from harness.models.next_word import predicts_next
 from harness.observation import Clipping, Observation, Simulated, Simulation
 from harness.own_sources import is_of_others, own_sources
-from harness.results import Detectable
+from harness.results import Detectable, Statement
 from harness.scoring.images import groups_of
 from harness.tampering import Tamper
 
@@ -115,6 +115,7 @@ class Scene:
     (V,), whose examples a victim's are, where several victims may be one client in several rounds.
     ``drawn``: (V, T, b), which of its examples a client took in each round, where it draws them; the observation then
     has V * T rows. ``recovered``: what sums of other cohorts told of each client, where nothing else was seen.
+    ``stated``: of captured clients, what their defense states of their whole training.
     """
 
     observation: Observation
@@ -124,6 +125,7 @@ class Scene:
     owners: Tensor | None = None
     drawn: Tensor | None = None
     recovered: Recovered | None = None
+    stated: Sequence[Statement] | None = None
 
     @property
     def doubt(self) -> str | None:

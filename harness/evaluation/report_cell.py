@@ -29,10 +29,10 @@ from harness.privacy import (
     combined,
     example_views,
     lineup_p_value,
-    repeatable,
     strict_p_value,
     what_holds,
 )
+from harness.privacy.views import REPEATABLE
 from harness.results import (
     Bound,
     Ceiling,
@@ -148,7 +148,9 @@ def cell_result(
         **settled(scored.settings, seen.prior)
         | {"batch_norm": batches and ("hidden" if batches.statistics is None else "sent")},
         **scored.scores.claims(),
-        privacy=promised(scored.settings, seen.model.of_one_round.layout, scored.scene.uncovered),
+        privacy=promised(scored.settings, seen.model.of_one_round.layout, scored.scene.uncovered)
+        if scored.scene.stated is None
+        else of_cell(scored.scene.stated, scored.settings, CAPTURED),
         key=key,
         role="control" if control else "cell",
         control=control,
@@ -340,6 +342,8 @@ def _ceiling(event: Hit, measured: Rate, p_value: float | None, limit: Limit | N
 
 REPEATED = "epsilon counts one pass of training; seeing the same record {0} times costs {0} compositions"
 HYPOTHETICAL = "of a whole training with clients and examples sampled as stated; one round was played here"
+#: Of captured clients, whose noise is not of a seed that is known here.
+CAPTURED = "of a whole training with clients and examples as declared; only captured rounds were seen"
 OTHER_DEFENSE = "of the run whose model is attacked, had it been trained under this defense"
 
 # Where what a guarantee speaks of leaves the client or the clients' sum; other guarantees are of published models.
@@ -408,9 +412,13 @@ def promised(settings: CellSettings, layout: Layout, uncovered: str | None) -> l
         made = what_holds(defense.statements(described(settings, layout)), uncovered=uncovered)
     if settings.noise_scale != 1:
         made = what_holds(made, uncovered=f"a control with {settings.noise_scale:g} times the noise")
-    if hypothetical:
-        made = [one if one.guarantee == "none" else replace(one, notes=f"{one.notes}; {hypothetical}") for one in made]
-    return [_of_looks(replace(one, covers=covers(one, settings.tap)), settings) for one in repeatable(made)]
+    return of_cell(made, settings, f"{hypothetical}; {REPEATABLE}" if hypothetical else REPEATABLE)
+
+
+def of_cell(made: Sequence[Statement], settings: CellSettings, note: str) -> list[Statement]:
+    """Statements with a note on what they are of, and whether they cover what is read in a cell."""
+    noted = [one if one.guarantee == "none" else replace(one, notes=f"{one.notes}; {note}") for one in made]
+    return [_of_looks(replace(one, covers=covers(one, settings.tap)), settings) for one in noted]
 
 
 def _of_looks(one: Statement, settings: CellSettings) -> Statement:

@@ -1,6 +1,7 @@
 """All findings about captured clients: checks of the declared defense, and what attacks make of what was sent."""
 
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -115,14 +116,14 @@ def _fits(captured: CapturedClients, data_root: Path) -> bool:
 
 
 def judge_with_truth(
-    groups: Sequence[Group], split: PublicSplit | None, data_root: Path, folder: RunFolder, chunk: int, resume: bool,
-    draw: Callable[[Scored, CellResult], None] | None = None, engine: Engine = in_one_process,
-    beside: Sequence[Group] = (),
+    groups: Sequence[Group], checks: Sequence[Check], split: PublicSplit | None, data_root: Path, folder: RunFolder,
+    chunk: int, resume: bool, draw: Callable[[Scored, CellResult], None] | None = None,
+    engine: Engine = in_one_process, beside: Sequence[Group] = (),
 ) -> tuple[ResultDocument, list[OfExamples], list[Measured]]:  # fmt: skip
     """Attacks what was captured and scores it against the truth, with controls on the same clients simulated.
 
     Args:
-        groups: clients with their truth.
+        groups: clients with their truth. checks: of what they sent.
         split: look-alikes and public data; None where there are none, and then no verdict.
         engine: what attacks.
         beside: see :func:`harness.judging.beside.companions`.
@@ -134,7 +135,14 @@ def judge_with_truth(
     public = split.public if split and any(cell.prior != NONE for cell in cells) else None
     stages = {
         group.cell.dataset: CapturedStage(
-            data_root, chunk, group.captured, group.cell, split and split.look_alikes, public, group.late
+            data_root,
+            chunk,
+            group.captured,
+            group.cell,
+            split and split.look_alikes,
+            public,
+            group.late,
+            stated([group], checks),
         )
         for group in [*beside, *groups]
     }
@@ -303,8 +311,12 @@ class Judgement:
         Controls and stand-ins are simulated as it is declared: where that is violated they say nothing of who sent
         something else.
         """
-        violated = [check for check in self.checks if check.outcome == "violated"]
-        return f"{violated[0].name}: violated, {violated[0].detail}" if violated else None
+        return _violated(self.checks)
+
+    @property
+    def stated(self) -> list[Statement]:
+        """Return what the declared defense states of all clients."""
+        return stated(self.groups, self.checks)
 
     @property
     def valid(self) -> bool:
@@ -333,7 +345,7 @@ class Judgement:
             "captures": sum(group.captured.clients for group in self.groups), "images_each": first.trained_on,
             "record": first.record.model_dump(mode="json"), "checks": [asdict(check) for check in self.checks],
             "estimates": [made.record() for made in self.guesses],
-            "privacy": [asdict(one) for one in stated(self.groups[0])],
+            "privacy": [asdict(one) for one in self.stated],
             "results": self.document and json.loads(self.document.model_dump_json()),
         }  # fmt: skip
         if len(self.groups) > 1:
@@ -397,18 +409,16 @@ def judge_captured(groups: Sequence[Group], split: PublicSplit | None, work: Wor
     if any(group.captured.later and not group.cell.draws for group in groups):
         require_one_batch(each, any(group.captured.recovered for group in groups))
     _tell_facts(checks)
-    told = pooled([(words, [check]) for words, check in each])
+    checks = [*checks, *pooled([(words, [check]) for words, check in each])]
     document, examples, lines = judge_with_truth(
-        groups, split, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine, companions
-    )
+        groups, checks, split, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine,
+        companions,
+    )  # fmt: skip
     if why := next(filter(None, [*map(_not_known, groups), _unsure([check for _, check in each])]), None):
         document = _undecided(document, why, work.folder)
-    judgement = Judgement(
-        groups, [*checks, *told], document, [], split, beside, work.budget, work.plan, examples, lines
-    )
-    if judgement.doubt is None:
-        return judgement
-    return replace(judgement, document=_withdrawn(document, judgement.doubt, work.folder))
+    if doubt := _violated(checks):
+        document = _withdrawn(document, doubt, work.folder)
+    return Judgement(groups, checks, document, [], split, beside, work.budget, work.plan, examples, lines)
 
 
 def _tell_facts(checks: Sequence[Check]) -> None:
@@ -486,7 +496,22 @@ def checks_without_truth(group: Group) -> list[Check]:
     return [*(one for one in fits if one), *(checks_of(captured, cell) if captured.record.defense else [])]
 
 
-def stated(group: Group) -> list[Statement]:
+def _violated(checks: Sequence[Check]) -> str | None:
+    """Return the first violated check and what was seen; None where none is."""
+    return next((f"{one.name}: violated, {one.detail}" for one in checks if one.outcome == "violated"), None)
+
+
+def stated(groups: Sequence[Group], checks: Sequence[Check]) -> list[Statement]:
+    """Return what the declared defense states of all clients: of each view, what it states of those it protects least.
+
+    Of clients that send something else than they declare nothing is proven.
+    """
+    each = zip(*map(_stated, groups), strict=True)
+    worst = [max(one, key=lambda of: math.inf if of.epsilon is None else of.epsilon) for one in each]
+    return what_holds(worst, uncovered=_violated(checks))
+
+
+def _stated(group: Group) -> list[Statement]:
     """Return what the declared defense states of clients that send what was captured, over the rounds of its record.
 
     Poisson batches are those that the record has an expected size of; of others, a pass has each example once.

@@ -28,6 +28,7 @@ from harness.judging.series import held_over
 from harness.judging.truths import of_their_kind, whole_vocabulary
 from harness.models import NextWord, RowModel, build_module
 from harness.observation import Observation
+from harness.results import Statement
 from harness.tampering import Tamper
 
 # What fixes a simulated client, by what fixes one that is captured; the longer words first.
@@ -68,6 +69,7 @@ class CapturedStage(Stage):
         look_alikes: examples of the same kind that no client holds; none of them is public.
         public: what informed attackers know; None where nothing is.
         late: cells that there was no time for, with the reason.
+        stated: what the declared defense states of them; None where nobody asks.
     """
 
     # Whether clients do what they declare is what checks ask, and no reason to judge none of them.
@@ -77,9 +79,10 @@ class CapturedStage(Stage):
     def __init__(
         self, data_root: Path, chunk: int, captured: CapturedClients, declared: CellSettings,
         look_alikes: Dataset | None, public: Dataset | None, late: Sequence[tuple[CellSettings, str]] = (),
+        stated: Sequence[Statement] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(data_root, chunk)
-        self._captured, self._declared, self._late = captured, declared, late
+        self._captured, self._declared, self._late, self._stated = captured, declared, late, stated
         self._rounds = (captured, *captured.later)
         held = held_over(captured) if declared.draws else None
         self._drawn = held and held.drawn
@@ -109,6 +112,8 @@ class CapturedStage(Stage):
             raise UsageError(reason)
         owners = self._captured.owners
         scene = super().set(settings)
+        if self._as_sent(settings):
+            scene = replace(scene, stated=self._stated)
         return scene if owners is None else replace(scene, owners=owners[: len(scene.truth.labels)])
 
     def choose(self, dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
@@ -154,13 +159,17 @@ class CapturedStage(Stage):
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,
         remembered: Remembered = NOTHING,
     ) -> Reading:  # fmt: skip
-        ours, said = ((one.defense, one.defense_args, one.tap) for one in (settings, self._declared))
-        # Where no noise is declared none is there to be turned off, or up.
-        if ours == said and (settings.noise_scale == self._declared.noise_scale or not self._noisy):
+        if self._as_sent(settings):
             seen = self._rounds[settings.round - self._declared.round]
             running = {name: values[: len(keys)].to(weights.device) for name, values in seen.running.items()}
             return Reading(seen.target[: len(keys)].to(weights), running)
         return super().look(model, weights, truth, keys, settings, remembered)
+
+    def _as_sent(self, settings: CellSettings) -> bool:
+        """Return whether a cell is of what was captured, and not a control."""
+        ours, said = ((one.defense, one.defense_args, one.tap) for one in (settings, self._declared))
+        # Where no noise is declared none is there to be turned off, or up.
+        return ours == said and (settings.noise_scale == self._declared.noise_scale or not self._noisy)
 
 
 class GroupsStage(Stage):

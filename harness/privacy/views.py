@@ -337,7 +337,7 @@ def without_guarantee(statement: Statement, why: str) -> Statement:
     """The statement where something that no mechanism covers was released too; what the paper claims stays beside."""
     return replace(
         statement, epsilon=None, delta=None, mu=None, told_apart=None, adjacency=None, sampler=None, conversion=None,
-        guarantee="none", notes=why,
+        guarantee="none", notes=why, covers=None,
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from harness.judging.stage import of_captures
 from harness.judging.without_truth import Likeness, _estimates, _without_traces
 from harness.models.networks import build_module
 from harness.parallel.worker_pool import WorkerPool
+from harness.privacy.pld import gaussian_epsilon
 from harness.results import RunFolder
 from harness.testing import digits
 
@@ -666,10 +667,36 @@ def test_clients_that_do_not_what_they_declare_are_told_by_the_checks(
     # What the truth leaves over is more than attackers who know the noise are told.
     assert document["valid"] == (not truth and outcome != "violated") == (not violated)
     assert code == (3 if violated else 0)
+    # Of noise that is not what is declared nothing is proven, in any file of the run.
+    rows = [row for row in (document["results"] or {"cells": []})["cells"] if row["role"] == "cell"]
+    guarantees = {one["guarantee"] for row in (document, *rows) for one in row["privacy"]}
+    assert (guarantees == {"none"}) == bool(violated)
     if truth:
         kept = json.loads((tmp_path / "out" / "results.json").read_text())
         for results in (kept, document["results"]):
             assert not results["valid"] and results["valid_reason"].startswith(f"{violated[0]['name']}: violated")
+
+
+def test_all_files_state_the_same_of_clients_whose_noise_is_their_own(
+    federation: Federation, judge: Any, tmp_path: Path
+) -> None:
+    """One pass of two steps counts once in a round, of the rows as of the document. A client of unknown passes beside
+    is protected less."""
+    folders = federation(2, declared=CDP, clip=1.0, deviation=6.0, steps=2)
+    for folder in folders:
+        edit(folder, examples=2, epochs=1)
+    _, document, _ = judge(folders, "--attack", "cpl", "--update-model", "avg")
+    kept = json.loads((tmp_path / "out" / "results.json").read_text())
+    epsilons = {one["view"]: one["epsilon"] for one in document["privacy"]}
+    assert epsilons["server"] == pytest.approx(gaussian_epsilon(10 / 6, 1e-5))
+    rows = [row for row in (*kept["cells"], *document["results"]["cells"]) if row["role"] == "cell" and row["privacy"]]
+    assert rows and all({one["view"]: one["epsilon"] for one in row["privacy"]} == epsilons for row in rows)
+    assert not any("seed" in one["notes"] for row in rows for one in row["privacy"])
+    more = federation(3, declared=CDP, clip=1.0, deviation=6.0, steps=3, name="more")[2:]
+    for named in ([*folders, *more], [*more, *folders]):
+        _, document, _ = judge(named, "--checks-only")
+        (server,) = [one for one in document["privacy"] if one["view"] == "server"]
+        assert server["epsilon"] == pytest.approx(gaussian_epsilon(10 * 3**0.5 / 6, 1e-5))
 
 
 @pytest.mark.slow

@@ -157,7 +157,8 @@ def test_what_is_stated_of_captured_clients_follows_their_record(facts: str, tra
     running = {"layer": torch.zeros(1)} if travelling else {}
     captured = SimpleNamespace(record=record, layout=LAYOUT, counted={}, running=running)
     cell = cell_settings(**CELL | AS_IT_IS | {"local_steps": 5})
-    server = next(one for one in stated(SimpleNamespace(cell=cell, captured=captured)) if one.view == "server")  # type: ignore[arg-type]
+    group: Any = SimpleNamespace(cell=cell, captured=captured)
+    server = next(one for one in stated([group], []) if one.view == "server")
     if travelling:
         assert server.guarantee == "none" and server.epsilon is None and "BatchNorm" in (server.notes or "")
         return
