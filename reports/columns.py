@@ -65,10 +65,19 @@ class Column:
         return shown if isinstance(shown, Text) else Text(shown)
 
 
+def attacker(cell: CellResult, longest: int = 40) -> str:
+    """The attack in words that no other run of it shares: one that was told the labels is another attacker."""
+    return text.safe(cell.attack, longest) + (" (labels known)" if cell.labels == "known" else "")
+
+
 def attack(cell: CellResult) -> Text:
-    """The attack and, dimmed below, the suite that it was tried for."""
-    entry = Text(text.safe(cell.attack, 24))
-    return entry.append(f"\n{text.safe(cell.suite, 24)}", style="dim") if cell.suite else entry
+    """The attack and, dimmed below, whether it was told the labels, and the suite that it was tried for."""
+    below = [*_told(cell), *([text.safe(cell.suite, 24)] if cell.suite else [])]
+    return Text(text.safe(cell.attack, 24)).append("".join(f"\n{line}" for line in below), style="dim")
+
+
+def _told(cell: CellResult) -> list[str]:
+    return ["labels known"] if cell.labels == "known" else []
 
 
 def defense(cell: Row) -> Text:
@@ -338,7 +347,7 @@ def found(cell: CellResult) -> Text:
 def attack_by_name(cell: CellResult) -> Text:
     """The attack and, dimmed below, the control that it is of, and whether it was told the labels."""
     below = [text.safe(cell.control, 24)] if cell.control else []
-    below += ["labels known"] if cell.labels == "known" else []
+    below += _told(cell)
     return Text(text.safe(cell.attack, 24)).append("".join(f"\n{line}" for line in below), style="dim")
 
 

@@ -111,7 +111,7 @@ def _panels(cells: Sequence[CellResult], axis: Axis) -> dict[str, dict[tuple[str
     for cell in cells:
         if cell.role == "cell" and axis.rate(cell) is not None:
             place = cell.tap if cell.surface is None else f"surface {cell.surface}"
-            names = (columns.defense(cell).plain.replace("\n", " "), cell.attack, place)
+            names = (columns.defense(cell).plain.replace("\n", " "), columns.attacker(cell), place)
             found[columns.setting(_over(cell)) + axis.aside(cell)][names][axis.place(cell)] = cell
     panels = {setting: _merged(lines) for setting, lines in found.items()}
     return {setting: lines for setting, lines in panels.items() if lines}

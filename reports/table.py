@@ -283,7 +283,7 @@ def _attacks_at(cells: Iterable[CellResult], named: bool) -> str:
     """The surfaces of some cells of one defense, and their attacks if ``named``."""
     at: dict[str, dict[str, None]] = {}
     for cell in cells:
-        name = text.safe(cell.attack, 24) if named else ""
+        name = columns.attacker(cell, 24) if named else ""
         at.setdefault(name, {})[columns.surface(cell) + columns.circumstances(cell)] = None
     alike: dict[str, list[str]] = {}
     for name, places in at.items():
@@ -296,7 +296,7 @@ def _blocks(cells: Sequence[CellResult], style: str) -> RenderableType:
     lines: list[RenderableType] = []
     for cell in cells:
         place = f"tap {columns.surface(cell)}" if cell.surface is None else f"surface {cell.surface}"
-        attack = f"{text.safe(cell.attack, 24)} ({cell.tier})"
+        attack = f"{columns.attacker(cell, 24)} ({cell.tier})"
         names = f"{text.safe(cell.defense, 40)} / {attack} / {place}{columns.circumstances(cell)}"
         control = f"{text.safe(cell.control, 24)}: " if cell.control else ""
         lines.append(Text.assemble(control, columns.verdict(cell), f"  {names}", style=style))
@@ -346,7 +346,7 @@ def _places(cells: Iterable[CellResult]) -> str:
     """Defense, attack and surfaces of some cells."""
     found: dict[str, dict[str, None]] = {}
     for cell in cells:
-        who = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)}"
+        who = f"{text.safe(cell.defense, 40)} / {columns.attacker(cell, 24)}"
         found.setdefault(who, {})[columns.surface(cell) + columns.circumstances(cell)] = None
     return "; ".join(f"{who} / {', '.join(places)}" for who, places in found.items())
 

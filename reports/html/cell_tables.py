@@ -129,7 +129,7 @@ def _cell(item: Shown, own: Sequence[str]) -> tuple[Value, ...]:
     told = cell.identified.rate if cell.identified is not None else None
     return (
         *_place(item, cell), _word(item, _told(cell)),
-        words(cell.attack), words(cell.tier), _rate(cell), Value(columns.identified(cell), told),
+        words(columns.attacker(cell)), words(cell.tier), _rate(cell), Value(columns.identified(cell), told),
         _rate(cell, "ssim"), _rate(cell, "table3"), *(_measured(cell, metric) for metric in _SHOWN),
         *(figure(getattr(cell.metrics.get(name), "mean", None), 3) for name in own),
         figure(getattr(cell.metrics.get("tau"), "mean", None), 0),
@@ -195,14 +195,14 @@ def control_table(runs: Sequence[RunData]) -> Table:
     for run in runs:
         for cell in (cell for cell in run.cells if cell.role == "cell"):
             for check in cell.controls:
-                key = (run.name, cell.dataset, cell.defense, cell.attack, check.name, check.detail)
+                key = (run.name, cell.dataset, cell.defense, columns.attacker(cell), check.name, check.detail)
                 found.setdefault(key, []).append(cell)
                 held[key] = held.get(key, True) and check.held
     rows = [
         (
             words(run), words(name, 40), words(_CONTROLS.get(name)),
             Value("✔ held", 1.0, "resilient") if held[key] else Value("✖ failed", 0.0, "leaks"),
-            words(dataset, 40), words(defense, 60), words(attack, 40),
+            words(dataset, 40), words(defense, 60), words(attack, 60),
             words(", ".join(dict.fromkeys(wording.surface(cell) for cell in cells))), words(detail, 200),
         )
         for key, cells in found.items()

@@ -214,7 +214,7 @@ def _result(item: Shown, what: str, rate: Rate) -> dict[str, Any]:
         }  # fmt: skip
     return {
         "evaluation_result_id": f"{cell.key or cell.attack}/{what}",
-        "evaluation_name": f"{text.safe(cell.attack, 40)} at {where}",
+        "evaluation_name": f"{columns.attacker(cell)} at {where}",
         "source_data": {"dataset_name": text.safe(cell.dataset, 80), "source_type": "other"},
         "metric_config": {
             "evaluation_description": f"Share of {cell.kind.many} that an attacker {what}",
@@ -252,7 +252,8 @@ def as_junit(runs: Sequence[RunData]) -> bytes:
 def _names(items: Sequence[Shown]) -> list[str]:
     """Each attack at its place; with its setting, and the key of its cell, where others are called the same."""
     names = [
-        f"{one.cell.attack} at surface {columns.surface(one.cell)}{columns.circumstances(one.cell)}" for one in items
+        f"{columns.attacker(one.cell)} at surface {columns.surface(one.cell)}{columns.circumstances(one.cell)}"
+        for one in items
     ]
     for more in (lambda one: one.setting, lambda one: f"cell {one.cell.key}"):
         count = Counter((_group(one), name) for one, name in zip(items, names, strict=True))
@@ -465,6 +466,7 @@ FIELDS: dict[str, Callable[[Shown], Plain]] = {
     "observations": lambda item: item.cell.observations,
     "rounds_seen": lambda item: columns.rounds_seen(item.cell),
     "options": lambda item: "; ".join(columns.options_of(item.cell)) or None,
+    "labels_known": lambda item: item.cell.labels == "known",
     "seeds": lambda item: json.dumps(item.cell.seeds),
     "victims": lambda item: item.cell.victims,
     "verdict": lambda item: item.kind,

@@ -469,7 +469,7 @@ def _of_cells(members: Sequence[Shown], chief: set[tuple[str, str | None]], name
     cell: CellResult = first.cell
     inward = sorted(members, key=lambda member: -(member.cell.surface or 0))
     places = wording.join([wording.where(member.cell) for member in inward])
-    attack, success = text.safe(cell.attack, 40), f"success {columns.success_rate(cell)}"
+    attack, success = columns.attacker(cell), f"success {columns.success_rate(cell)}"
     texts = columns.is_of_texts(cell)
     near = f"tokens right {columns.tokens_right(cell)}" if texts else f"median RMSE {columns.median_error(cell)}"
     alt = (

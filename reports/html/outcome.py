@@ -191,7 +191,9 @@ class Outcome:
             self._draw(place)
             found = [(cell, place.picture(key)) for key, cell in keys.items() if key]
             there = [(cell, file.read_bytes()) for cell, file in found if file.is_file()]
-        titles = tuple(f"{cell.defense}, {cell.attack}, surface {columns.surface(cell)}" for cell, _ in there)
+        titles = tuple(
+            f"{cell.defense}, {columns.attacker(cell)}, surface {columns.surface(cell)}" for cell, _ in there
+        )
         return Pictures(titles, tuple(image for _, image in there))
 
     def _draw(self, place: RunFolder) -> None:

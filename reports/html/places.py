@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.reports import columns
 from harness.reports.html import wording
 from harness.reports.html.run_data import RunData
 from harness.results import CellResult, SummaryRow
@@ -150,8 +151,8 @@ class _Names:
 
 
 def grouped(items: Iterable[Shown]) -> dict[tuple[str, str], list[Shown]]:
-    """Cells by setting and attack, in their order."""
+    """Cells by setting and attacker, in their order."""
     groups: dict[tuple[str, str], list[Shown]] = defaultdict(list)
     for item in items:
-        groups[item.setting, item.cell.attack].append(item)
+        groups[item.setting, columns.attacker(item.cell)].append(item)
     return groups

@@ -380,7 +380,7 @@ def _counted(checks: Sequence[Control]) -> str:
 
 
 def _failure(cell: CellResult, check: Control) -> str:
-    return text.safe(f"{check.name} of {cell.attack}: {check.detail}", 160)
+    return text.safe(f"{check.name} of {columns.attacker(cell)}: {check.detail}", 160)
 
 
 def _tried(place: Decided) -> tuple[tuple[str, str], ...]:
@@ -388,7 +388,7 @@ def _tried(place: Decided) -> tuple[tuple[str, str], ...]:
     found: dict[str, list[str]] = {}
     for cell in place.cells:
         who = columns.unrun(cell) if cell.not_applicable_reason is not None else cell.tier
-        found.setdefault(who, []).append(f"{text.safe(cell.attack, 40)} {_success(cell)}".strip())
+        found.setdefault(who, []).append(f"{columns.attacker(cell)} {_success(cell)}".strip())
     order = ("plain", "informed", "tampering", "not whole", "not run", "skipped")
     return tuple((who, ", ".join(found[who])) for who in order if who in found)
 
@@ -406,7 +406,7 @@ def _refused(members: Sequence[Decided]) -> tuple[str, ...]:
     reasons: dict[tuple[str, str], dict[str, None]] = {}
     for place in members:
         for cell in place.refused if place.kind != "impossible" else ():
-            attack = f"{text.safe(cell.attack, 40)} {columns.unrun(cell)}"
+            attack = f"{columns.attacker(cell)} {columns.unrun(cell)}"
             named = attack, text.safe(cell.not_applicable_reason or "", 200)
             reasons.setdefault(named, {})[place.defense] = None
     everyone = len({place.defense for place in members})

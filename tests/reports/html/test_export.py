@@ -107,6 +107,24 @@ def export(tmp_path: Path) -> Callable[..., bytes]:
 # CSV and JSON.
 
 
+@pytest.mark.parametrize("to", ["csv", "json", "latex", "junit", "every-eval-ever"])
+def test_who_was_told_the_labels_is_another_attacker(
+    to: str, a_cell: MakeCell, tmp_path: Path, export: Callable[..., bytes]
+) -> None:
+    """In every form, and on the page: its numbers never stand for those of who inferred them."""
+    works = Control(name="positive", held=True, detail="the attack leaks undefended")
+    usual = {"cohort": COHORT, "privacy": STATEMENTS, "controls": [works]}
+    both = [a_cell("fed_cdp", 2, verdict="resilient", **usual), a_cell("fed_cdp", 2, labels="known", **usual)]
+    folder = write_run(tmp_path / "run", both)
+    said = export(f"both.{to}", folder, "--to", to).decode("utf-8-sig")
+    told = {"csv": ",True,", "json": '"labels_known": true'}.get(to, "labels known")
+    assert said.count(told) == 1
+    assert run(["report", str(folder), "--out", str(tmp_path / "tables"), "--format", "csv"]) == 0
+    for number, success in (1, "0\n"), (2, "0.95\n"):
+        assert f"ASR,{success}" in (tmp_path / "tables" / f"paper-{number}.csv").read_text(), number
+    assert (tmp_path / "tables" / "cells.csv").read_text().count("(labels known)") == 1
+
+
 @pytest.mark.parametrize("command", ["report", "export", "assure"])
 def test_settings_that_no_file_bears_out_are_said(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
