@@ -21,7 +21,7 @@ from harness.base.version import __version__
 from harness.reports import columns, text
 from harness.reports.html import table as tables
 from harness.reports.html import wording
-from harness.reports.html.facts import digest
+from harness.reports.html.facts import digest, versions_of
 from harness.reports.html.places import Decided, Shown, decided_places, shown_cells
 from harness.reports.html.run_data import RunData, UnreadableRun, inside
 from harness.reports.html.table import Head, Table, Value, latex_words
@@ -52,11 +52,16 @@ def as_bibtex(runs: Sequence[RunData], by: str) -> bytes:
             "title": f"Gradient leakage of {latex_words(_what(run))}",
             "author": f"{{{latex_words(by or 'not stated')}}}",
             "year": str(datetime.fromtimestamp(run.written or 0.0, UTC).year),
-            "howpublished": f"Run of harness {__version__}, commit {run.environment.get('git') or 'not stated'}",
+            "howpublished": f"Run of harness {_made_by([run])}, commit {run.environment.get('git') or 'not stated'}",
             "note": f"Places: {found}. SHA-256 {digest(run)}",
         }  # fmt: skip
         entries.append(_bibtex_entry("misc", f"harness-run-{number}", facts))
     return "\n".join(entries).encode()
+
+
+def _made_by(runs: Sequence[RunData]) -> str:
+    """Return the versions that made the runs, which need not be the one that exports them."""
+    return ", ".join(dict.fromkeys(text.safe(str(versions_of(run).get("harness", _UNTOLD)), 40) for run in runs))
 
 
 def _what(run: RunData) -> str:
@@ -105,7 +110,7 @@ def as_crate(runs: list[RunData], system: str, by: str) -> bytes:
     crate.datePublished = max(_time(run) for run in runs)
     crate.license = "not stated"
     root["conformsTo"] = add(PROFILE, "CreativeWork", name="Process Run Crate", version="0.5")
-    tool = add("#harness", "SoftwareApplication", name="harness", version=__version__)
+    tool = add("#harness", "SoftwareApplication", name="harness", version=_made_by(runs))
     agent = add("#tester", "Person", name=by) if by else None
     actions = []
     for number, run in enumerate(runs, 1):
@@ -184,7 +189,7 @@ def as_evals(runs: Sequence[RunData], system: str, by: str) -> bytes:
             "additional_details": {f"sha256 of {run.name}": digest(run) for run in runs}
             | {"attacks without a rate": str(sum(not any(_results(item)) for item in cells))},
         },
-        "eval_library": {"name": "harness", "version": __version__},
+        "eval_library": {"name": "harness", "version": _made_by(runs)},
         "model_info": {
             "name": name, "id": identifier,
             "additional_details": {
@@ -332,7 +337,7 @@ def as_registry(runs: Sequence[RunData], system: str, by: str) -> bytes:
         "deployment_model": {"model_name": "Federated", "model_name_details": _details(told),
                              "access_type": "Non-interactive"},
         "accounting": {"composition": _composition(told)},
-        "implementation": {"mechanisms": f"{defense}; evaluated with harness {__version__}"},
+        "implementation": {"mechanisms": f"{defense}; evaluated with harness {_made_by(runs)}"},
         "administrative": {"registry_authors": [by or _UNTOLD], "notes":
                            "Written by harness export. publication_date is the day of the results; replace it."},
     }  # fmt: skip

@@ -172,6 +172,15 @@ def test_csv_holds_the_stored_numbers_and_equals_json(export: Callable, folder: 
     assert told and tuple(table.loc[3, ["identified", "lineup_p", "lineup_rank"]]) == (0.5, 0.0001, told.mean_rank)
 
 
+@pytest.mark.parametrize("to", ["bibtex", "dp-registry", "every-eval-ever", "ro-crate"])
+def test_the_version_is_that_of_the_run(to: str, tmp_path: Path, cells: list[CellResult], export: Callable) -> None:
+    older = write_run(tmp_path / "older", cells, environment=ENVIRONMENT | {"versions": {"harness": "0.0.7"}})
+    content = export(f"older.{to}", older, "--to", to)
+    if to == "ro-crate":
+        content = zipfile.ZipFile(io.BytesIO(content)).read("ro-crate-metadata.json")
+    assert b"0.0.7" in content
+
+
 # LaTeX.
 
 
