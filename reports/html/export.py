@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from ruamel.yaml import YAML
 
 from harness.base.errors import UsageError
@@ -28,6 +29,7 @@ from harness.reports.html.table import Head, Table, Value, latex_words
 from harness.reports.machines import Alert, Case, address, junit, sarif
 from harness.results.record import Rate, Statement
 from harness.scoring import METRICS
+from harness.scoring.success import clopper_pearson
 
 # --------------------------------------------------------------------------------------
 # Formats of ``harness export`` for other programs: BibTeX, RO-Crate, Every Eval Ever, JUnit, SARIF, a registry.
@@ -160,7 +162,7 @@ def _federation(run: RunData) -> str:
 
 SCHEMA_VERSION = "0.3.0"
 #: How intervals of rates are computed (docs/verdicts.md).
-_INTERVAL = "Clopper-Pearson"
+_EXACT, _CLUSTERED = "Clopper-Pearson", "Clopper-Pearson, trials as many as victims vary like (Korn and Graubard 1998)"
 
 
 def as_evals(runs: Sequence[RunData], system: str, by: str) -> bytes:
@@ -215,7 +217,7 @@ def _result(item: Shown, what: str, rate: Rate) -> dict[str, Any]:
     if rate.ci95 and None not in rate.ci95:
         low, high = rate.ci95
         spread["confidence_interval"] = {
-            "lower": low, "upper": high, "confidence_level": 0.95, "method": _INTERVAL,
+            "lower": low, "upper": high, "confidence_level": 0.95, "method": interval_of(rate),
         }  # fmt: skip
     return {
         "evaluation_result_id": f"{cell.key or cell.attack}/{what}",
@@ -231,6 +233,12 @@ def _result(item: Shown, what: str, rate: Rate) -> dict[str, Any]:
             "details": {"verdict": item.kind, "why": cell.verdict_reason, "tier": cell.tier},
         },
     }  # fmt: skip
+
+
+def interval_of(rate: Rate) -> str:
+    """Return how the interval of a rate was computed: over its records, or over victims who hold several."""
+    exact = clopper_pearson(round((rate.rate or 0.0) * rate.n), rate.n)
+    return _EXACT if rate.ci95 and np.allclose(rate.ci95, exact, rtol=0, atol=1e-6) else _CLUSTERED
 
 
 def _slug(name: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import bibtexparser
 import jsonschema
 import junitparser
+import numpy as np
 import pandas
 import pytest
 import requests
@@ -28,7 +29,9 @@ from sarif import loader as sarif_loader
 from harness.base.version import __version__
 from harness.cli import run
 from harness.evaluation.derived import by_victims
+from harness.reports.html.export import interval_of
 from harness.results import CellResult, Control, Identified, ResultDocument, RunFolder, Statement, VictimRecord
+from harness.scoring import rate_of
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import fault_of
 
@@ -333,6 +336,11 @@ def test_a_crate_holds_the_evidence_and_the_action_that_made_it(export: Callable
 
 
 # Every Eval Ever.
+
+
+def test_an_interval_over_victims_is_not_called_one_over_records() -> None:
+    single, together = (rate_of(np.ones(shape, bool)) for shape in ((24,), (6, 4)))
+    assert single.n == together.n and interval_of(single) == "Clopper-Pearson" != interval_of(together)
 
 
 def test_evals_have_each_rate_with_its_interval(export: Callable, folder: Path, cells: list[CellResult]) -> None:
