@@ -198,9 +198,11 @@ class Defense:
         return all(one.only_adds for one in self._of(hook))
 
     def keeps_rank_at(self, tap: Tap) -> bool:
-        """Return whether nothing but clips and noise has changed gradients on their way to a tap."""
+        """Return whether nothing but clips of norms and noise has changed gradients on their way to a tap: what rounds
+        or cuts number by number leaves any rank."""
         return all(
-            one.clips or one.noises or not one.acts or one.at in (Point.INPUTS, Point.NETWORK)
+            not one.acts or one.at in (Point.INPUTS, Point.NETWORK)
+            or ((one.clips or one.noises) and one.coding is None and one.cut is None)
             for _, one in self.flow() if _passed(tap, one)
         )  # fmt: skip
 

@@ -106,6 +106,14 @@ def test_numbers_that_are_declared_to_be_rounded_are_few(
     assert check.outcome == ("holds" if really else "violated")
 
 
+@pytest.mark.parametrize(
+    "declared", [QSGD, {"name": "nvflare:PercentilePrivacy", "settings": {"percentile": 0.0, "gamma": 1e-3}}]
+)
+def test_that_what_is_changed_number_by_number_has_any_rank(declared: dict[str, Any], tmp_path: Path) -> None:
+    case = replace(CASES["two bits for a number"], declared=Declared.model_validate(declared), batch=2, model="mlp2")
+    assert not case.alarms(run_case(case, tmp_path, truth=False))
+
+
 @pytest.mark.parametrize("really", [True, False])
 @pytest.mark.parametrize(
     ("name", "settings"),
