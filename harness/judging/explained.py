@@ -547,10 +547,11 @@ def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _L
     shrunk = both[:, 1, 0]
     alone, rest = apart - (columns[..., :1] @ scaled)[..., 0], apart - (columns @ both)[..., 0]
     lost = shrunk * captured.record.rate * captured.record.local_steps  # of all weights; no weight decay takes half
-    if captured.of_update and bool((lost.abs() > 0.5).all()) and beside.fits(rest, allowed):
-        fix = "the change and no weights: call it update.npz" if lost[0] > 0 else "weights: call it after.npz"
+    decays = bool(((lost > 0) & (lost <= 0.5)).all())
+    fix = None if decays or not captured.of_update else _other_file(1 + both[:, 0, 0], lost)
+    if fix is not None and beside.fits(rest, allowed):
         return replace(check, detail=f"{check.detail}; the file holds {fix}")
-    if (shrunk > 0).all() and beside.fits(rest, allowed) and not beside.fits(alone, allowed):
+    if decays and beside.fits(rest, allowed) and not beside.fits(alone, allowed):
         size = f"{float(shrunk.mean()):.2g}" + ("" if captured.record.defense is None else ", or more behind a clip")
         said = f"the update also shrinks the weights, as weight decay does (weight_decay about {size})"
         said = f"{check.detail}; {said}; none is declared"
@@ -572,6 +573,23 @@ def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _L
     if left.level is None and (said := _by_tensor(captured, sent, left, lambda rest: beside.fits(rest, allowed))):
         return replace(check, detail=f"{check.detail.partition(';')[0]}; {said}")
     return _with_other(check, sent, left.made)
+
+
+def _other_file(times: Tensor, lost: Tensor) -> str | None:
+    """Return what a file holds in the place of weights or of their change, with the fix; None where it is neither.
+
+    Args:
+        times: (V,), what the change is multiplied by. lost: (V,), the share of all weights that went.
+    """
+    weighted, first = bool(((times - 1).abs() > UNLIKE).any()), f"{float(times[0]):.3g} times the"
+    forms = {
+        f"{first} weights (of client 1): weights are captured before they are weighted" * weighted: times + lost - 1,
+        f"{first} weights (of client 1): call it after.npz, without the factor" if weighted
+        else "weights: call it after.npz": times + lost,
+        "the change and no weights: call it update.npz": lost - 1,
+    }  # fmt: skip
+    near = UNLIKE * times.abs().clamp_max(1)
+    return next((fix for fix, apart in forms.items() if fix and bool((apart.abs() < near).all())), None)
 
 
 def _by_tensor(captured: CapturedClients, sent: Tensor, left: _Left, fits: Callable[[Tensor], bool]) -> str | None:

@@ -375,18 +375,27 @@ def test_nor_another_learning_rate(federation: Federation, tmp_path: Path) -> No
     assert check.outcome == "violated" and "check learning_rate" in check.detail
 
 
-@pytest.mark.parametrize(("kind", "named"), [("after", "update"), ("update", "after")])
+@pytest.mark.parametrize(
+    ("kind", "weights", "said"),
+    [
+        ("after", 0.0, "call it update.npz"), ("update", 1.0, "call it after.npz"),
+        ("after", 4.0, "holds 4 times the weights (of client 1): weights are captured before they are weighted"),
+        ("after", 0.2, "holds 0.2 times the weights (of client 1): weights are captured before they are weighted"),
+        ("update", 0.2, "holds 0.2 times the weights (of client 1): call it after.npz, without the factor"),
+    ],
+)  # fmt: skip
 def test_a_file_that_holds_something_else_is_named(
-    federation: Federation, kind: str, named: str, tmp_path: Path
+    federation: Federation, kind: str, weights: float, said: str, tmp_path: Path
 ) -> None:
+    """So many times the weights, or their change for none."""
     folders = federation(2)
     for folder in folders:
         before, after = (dict(np.load(folder / f"{stem}.npz")) for stem in ("before", "after"))
         (folder / "after.npz").unlink()
-        held = after if named == "after" else {name: after[name] - before[name] for name in before}
+        held = {name: np.float32(weights) * after[name] if weights else after[name] - before[name] for name in before}
         np.savez(folder / f"{kind}.npz", **held)
     check = told(folders, tmp_path)
-    assert check.outcome == "violated" and check.detail.endswith(f"call it {named}.npz")
+    assert check.outcome == "violated" and check.detail.endswith(said), check
 
 
 def test_a_part_that_came_back_as_it_was_is_named(federation: Federation, tmp_path: Path) -> None:
