@@ -85,11 +85,15 @@ def truth_of(capture: Capture, words: Words | None) -> tuple[Tensor, Tensor]:
         held = f"{capture.truths} true {record.kind.many}"
         drawn = capture.kind != "gradient" and record.local_steps > 1 and clips_examples(record)
         without = " (of steps on Poisson batches of different sizes, leave the truth out: then it is judged without)"
-        times, rest = divmod(expected, max(1, capture.truths))
+        times, rest = divmod(expected, capture.truths or expected)
         again = f', or "epochs": {times} if it passed over these {times} times' if times > 1 and not rest else ""
+        whole = capture.kind == "gradient" and capture.truths == record.truths
+        again = "; the change of all steps is no gradient: give after less before in update.npz" if whole else again
+        each = f", accumulate {record.accumulate}" if record.accumulate > 1 else ""
+        steps = "the one step of a gradient" if capture.kind == "gradient" else f"local_steps {record.local_steps}"
         raise UsageError(
-            f"capture {str(capture.folder)!r}: {held}, but batch_size {record.batch_size} and local_steps "
-            f"{record.local_steps} make {expected}; give those the client trained on, in order{again}{without * drawn}"
+            f"capture {str(capture.folder)!r}: {held}, but batch_size {record.batch_size}{each} and {steps} make "
+            f"{expected}; give those the client trained on, in order{again}{without * drawn}"
         )
     count = expected // _passes(capture)
     images, labels = true_texts(capture, words, count) if record.data == "text" else _true_images(capture, count)

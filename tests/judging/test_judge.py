@@ -471,6 +471,16 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "counts that contradict": (
         lambda folder: edit(folder, batch_size=2, local_steps=3), (), "1 true images, but batch_size 2",
     ),
+    "counts of a step": (
+        lambda folder: edit(folder, accumulate=3, optimizer={"name": "SGD"}), (),
+        "but batch_size 1, accumulate 3 and local_steps 1 make 3",
+    ),
+    "a change of steps as a gradient": (
+        lambda folder: [
+            (folder / "after.npz").rename(folder / "gradient.npz"), edit(folder, local_steps=2),
+            np.savez(folder / "truth.npz", images=np.zeros((2, 1, 8, 8)), labels=np.zeros(2, int)),
+        ], (), "the one step of a gradient make 1; give those the client trained on, in order; the change of all steps",
+    ),
     "another network": (lambda folder: edit(folder, model="logistic"), (), "does not fit the network"),
     "a shape": (lambda folder: rewrite(folder, lambda array: array[:-1]), (), "the network's ("),
     "a name": (lambda folder: rewrite(folder, None), (), "Give each array its name in the network's state_dict(), or"),
