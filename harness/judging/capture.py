@@ -409,10 +409,19 @@ class CaptureRecord(BaseModel):
         return ((self.batch_size,) * (steps - 1) + (left,)) * passes
 
     @property
+    def counted_from(self) -> int:
+        """The number of the first round."""
+        usual = 1 if (self.framework or "").lower() in _FROM_ONE else 0
+        return usual if self.first_round is None else self.first_round
+
+    @property
     def rounds_before(self) -> int:
         """Rounds that came before this one."""
-        usual = 1 if (self.framework or "").lower() in _FROM_ONE else 0
-        return max(0, self.round - (usual if self.first_round is None else self.first_round))
+        return max(0, self.round - self.counted_from)
+
+    def first_is_missing(self, number: int) -> str:
+        """Return a fix in words where the round that is missing would be number 0; "" of any other."""
+        return ' (if rounds are counted from 1, give "first_round": 1)' if number == self.counted_from == 0 else ""
 
 
 # Writes a capture: plain arrays and facts, nothing pickled.

@@ -173,7 +173,8 @@ def explained_in_order(rounds: Sequence[Round], data_root: Path, chunk: int = 12
             found.append((words, explained(known, own, data_root, chunk)))
             kept |= _kept_after(known, own, data_root, chunk)
         if unknown:
-            found.append((words, cannot(NAME, _not_remembered(captured, unknown[0], settings.defense))))
+            first = parts[0][1].number(min(one.at[0] for _, one, _ in parts))
+            found.append((words, cannot(NAME, _not_remembered(captured, unknown[0], settings.defense, first))))
     ahead = None if any(check.outcome == "violated" for _, check in found) else _ahead(rounds, data_root, chunk)
     return found if ahead is None else [*found, (TOGETHER, ahead)]
 
@@ -267,8 +268,8 @@ def _kept_after(
     }  # fmt: skip
 
 
-def _not_remembered(captured: CapturedClients, row: int, defense: str) -> str:
-    """Return why nobody knows what a client remembers."""
+def _not_remembered(captured: CapturedClients, row: int, defense: str, first: int) -> str:
+    """Return why nobody knows what a client remembers. ``first``: the number of the first round that was captured."""
     name, at = captured.names[row], captured.at[row]
     if name is None:
         return (
@@ -276,7 +277,8 @@ def _not_remembered(captured: CapturedClients, row: int, defense: str) -> str:
         )
     return (
         f"clients of {defense!r} remember earlier rounds, and what client {name!r} remembers after {at} round(s) does "
-        "not follow from its captures; capture all its rounds from the first on, or the first alone"
+        f"not follow from its captures{captured.record.first_is_missing(first - 1)}; capture all its rounds from the "
+        "first on, or the first alone"
     )
 
 

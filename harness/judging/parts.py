@@ -310,7 +310,8 @@ def earlier_of(captures: Sequence[Capture]) -> Earlier:
         where = f"capture {str(capture.folder)!r}: its optimizer's state was carried over from round {record.round - 1}"
         before = known.get((record.client, record.round - 1))
         if before is None or before.kind == "gradient" or before.record.optimizer == MOMENTUM:
-            raise UsageError(f"{where}, of which no update of client {record.client!r} is here; add it, or {_FIX}")
+            told = f"no update of client {record.client!r} is here{record.first_is_missing(record.round - 1)}"
+            raise UsageError(f"{where}, of which {told}; add it, or {_FIX}")
         defense = translated(before.record.defense)
         if before.record.local_steps > 1:
             raise UsageError(f"{where}, whose {before.record.local_steps} local steps do not tell it; {_FIX}")

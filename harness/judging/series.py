@@ -126,9 +126,11 @@ def _require_remembered(captured: CapturedClients, of_client: Mapping[str, Mappi
     for name, known in of_client.items():
         missing = next((at for at in range(rounds) if at not in known), None)
         if missing is not None:
+            number = captured.number(missing)
             raise UsageError(
-                f"client {name!r} was not captured in round {captured.number(missing)}, which clients of "
-                f"{declared.name!r} remember later; capture all rounds from the first on, or leave {_ASKED} out"
+                f"client {name!r} was not captured in round {number}, which clients of {declared.name!r} remember later"
+                f"{captured.record.first_is_missing(number)}; capture all rounds from the first on, or leave {_ASKED} "
+                "out"
             )
 
 

@@ -230,6 +230,7 @@ REMEMBERING: dict[str, tuple[dict[str, Any], list[int], dict[str, Any], list[str
     "another update": (FEEDBACK, [0, 1, 2], {"turned": True}, ["holds", "holds", "violated"]),
     "the middle one is missing": (FEEDBACK, [0, 2], {}, ["holds", "cannot tell"]),
     "one later round": (FEEDBACK, [2], {}, ["cannot tell"]),
+    "perhaps counted from 1": (FEEDBACK, [1, 2], {}, ["cannot tell"] * 2),
     "no name": (FEEDBACK, [0, 1], {"client": None}, ["holds", "holds", "cannot tell"]),
     "chance in what is kept": (CHANCE, [0, 1], {}, ["holds", "cannot tell"]),
     "nothing kept": (DECLARED, [0, 2], {}, ["holds"]),
@@ -248,6 +249,7 @@ def test_rounds_are_played_with_what_clients_remember(
     assert [check.outcome for check in found] == outcomes, found
     untold = [check for check in found if check.outcome == "cannot tell"]
     assert all(check.undecided and "remember earlier rounds" in check.detail for check in untold)
+    assert any('give "first_round": 1' in check.detail for check in untold) == (min(order) == 1)
 
 
 def test_a_round_of_another_batch_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
