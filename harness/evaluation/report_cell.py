@@ -32,7 +32,7 @@ from harness.privacy import (
     strict_p_value,
     what_holds,
 )
-from harness.privacy.views import REPEATABLE
+from harness.privacy.views import CHANCE, REPEATABLE
 from harness.results import (
     Bound,
     Ceiling,
@@ -424,7 +424,8 @@ def of_cell(made: Sequence[Statement], settings: CellSettings, note: str) -> lis
 def _of_looks(one: Statement, settings: CellSettings) -> Statement:
     """A statement covers several looks at the same record only where no chance to be left out is credited to it."""
     looks = settings.observations * settings.rounds_seen
-    in_all = settings.observations == 1 and (settings.draws or one.sampler in (None, "none"))
+    left_out = CHANCE in one.notes or not (settings.draws or one.sampler in (None, "none"))
+    in_all = settings.observations == 1 and not left_out
     if looks == 1 or in_all or one.epsilon is None:
         return one
     return replace(one, covers=one.covers and False, notes=f"{one.notes}; {REPEATED.format(looks)}")

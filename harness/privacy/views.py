@@ -38,6 +38,8 @@ NoiseAt = Literal["aggregate", "receive", "client"]
 VIEWS = ("third party", "server", "client", "message")
 
 _RAW = "the server receives raw updates"
+CHANCE = "a round with probability"
+"""Words of a statement that credits its unit's chance to be left out of a round."""
 _REPLACED = "for replacing a client, since one that is absent takes its noise with it"
 
 
@@ -191,7 +193,7 @@ def example_views(federation: FederationFacts, uneven: str | None = None) -> lis
 
     def outside(name: str, noisy: int) -> View:
         share = _share_seen(federation, inside=name == "client")
-        worst = f"{held} in {'every round' if share == 1 else f'a round with probability {share:.4g}'}{place}"
+        worst = f"{held} in {'every round' if share == 1 else f'{CHANCE} {share:.4g}'}{place}"
         if reason:
             note = f"{worst}; {reason} only the client's own noise counts"
             return View(name, _local_steps(federation, 1.0, share), note)

@@ -15,7 +15,7 @@ from scipy.stats import t as student
 from harness.attacks import ATTACKS
 from harness.attacks.intervals import as_written, bounds_of
 from harness.base.errors import UsageError
-from harness.base.vectors import clip
+from harness.base.vectors import Layout, clip
 from harness.evaluation import Run
 from harness.evaluation.observe import Stage
 from harness.evaluation.report_cell import _coarse, limit_of, promised
@@ -307,6 +307,16 @@ def test_an_epsilon_of_sampled_examples_covers_no_rounds_that_all_show_one(
     assert [one.covers for one in made] == [covered]
     # Who prints no statement that covers a place does not print its epsilon beside it.
     assert ("costs 4 compositions" in made[0].notes) == (not covered)
+
+
+@pytest.mark.parametrize(("rounds", "per_round", "covered"), [(1, 2, True), (4, 2, False), (4, 100, True)])
+def test_an_epsilon_of_sampled_clients_covers_no_rounds_that_all_show_them(
+    rounds: int, per_round: int, covered: bool
+) -> None:
+    """Who sees a published model is credited the chance that a client is left out, however its examples are drawn."""
+    given = {"tap": "T0.agg", "rounds_seen": rounds, "clients_per_round": per_round, "client_examples": 1}
+    found = promised(cell_settings(**CELL | {"defense_args": {"sigma": 3.0}} | given), Layout(("w", "b"), ((2, 3), (2,))), None)
+    assert {one.covers for one in found if one.guarantee == "sample-DP"} == {covered}
 
 
 def test_what_a_server_adds_hides_no_round_from_whoever_reads_before(tmp_path: Path) -> None:
