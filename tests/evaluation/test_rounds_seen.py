@@ -315,7 +315,9 @@ def test_an_epsilon_of_sampled_clients_covers_no_rounds_that_all_show_them(
 ) -> None:
     """Who sees a published model is credited the chance that a client is left out, however its examples are drawn."""
     given = {"tap": "T0.agg", "rounds_seen": rounds, "clients_per_round": per_round, "client_examples": 1}
-    found = promised(cell_settings(**CELL | {"defense_args": {"sigma": 3.0}} | given), Layout(("w", "b"), ((2, 3), (2,))), None)
+    found = promised(
+        cell_settings(**CELL | {"defense_args": {"sigma": 3.0}} | given), Layout(("w", "b"), ((2, 3), (2,))), None
+    )
     assert {one.covers for one in found if one.guarantee == "sample-DP"} == {covered}
 
 
