@@ -243,7 +243,7 @@ def _with_distinct_labels(
     if victims > most:
         raise UsageError(
             f"{dataset.name} can give at most {most} victims {examples} distinct labels each, but {victims} are asked; "
-            "ask for fewer victims or fewer examples"
+            f"ask for {f'at most {most} victims, or ' if most else ''}fewer examples per victim"
         )
     queues = [iter(order[dataset.labels[order] == label].tolist()) for label in range(dataset.num_classes)]
     rows = []

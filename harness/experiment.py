@@ -183,7 +183,7 @@ class CellSettings(BaseModel):
             )
         if self.local_steps > 1 and self.update_model == "first" and self.tap.of_update:
             raise ValueError(
-                "update model 'first' uses one local step only; use --update-model avg or unroll with --local-steps"
+                "update model 'first' is for one local step; for several use --update-model avg or unroll"
             )
         if self.tap.of_update:
             self.build_optimizer().require_steps(self.local_steps)
@@ -325,7 +325,7 @@ class CellSettings(BaseModel):
             )
         if self.prior == NONE:
             raise ValueError(
-                f"attack {self.suite!r} knows public data; use --prior auto, or --prior FILE.npz with data of your own"
+                f"attack {self.suite!r} needs public data; use --prior auto, or --prior FILE.npz with data of your own"
             )
 
     def identity(self) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def _audit_planted(
     """Audits the models that a job with canary clients gave out, of the rounds that were captured."""
     seeds = numbers(seed or [], "seed")
     if len(seeds) != 1:
-        raise UsageError("whose coins? name the seed of canary_mod with --seed")
+        raise UsageError("--planted needs the seed of canary_mod; add --seed with that number")
     _require_writable(out)
     models = released_models(folders_of(captures))
     found = audit_released(models, seeds[0], canaries, guesses, delta, confidence, epsilon)

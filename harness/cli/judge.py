@@ -207,9 +207,8 @@ def judge_command(
 
 def _require_none(mode: str, given: Mapping[str, object]) -> None:
     """Refuses options of attacks beside a mode that makes none."""
-    if any(value is not None and value is not False for value in given.values()):
-        *names, last = given
-        raise UsageError(f"{mode} makes no attack; drop {', '.join(names)} and {last}, or {mode}")
+    if found := [name for name, value in given.items() if value is not None and value is not False]:
+        raise UsageError(f"{mode} makes no attack; drop {' and '.join(found)}, or {mode}")
 
 
 @dataclass(frozen=True)

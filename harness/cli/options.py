@@ -226,7 +226,7 @@ def _require_output(output: Path, as_json: bool) -> None:
     if as_json:
         raise UsageError("--json prints no table for --output; leave one of them out")
     if output.suffix.lower() not in ENDINGS:
-        raise UsageError(f"--output {str(output)!r} ends in none of {', '.join(ENDINGS)}; end it so")
+        raise UsageError(f"--output must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}, not {str(output)!r}")
     require_writable(output, "--output")
 
 

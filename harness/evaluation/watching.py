@@ -181,7 +181,7 @@ def _reading(settings: CellSettings) -> str:
 TIMED = 5
 #: Seconds after which what was timed by then has to do.
 PATIENCE = 60.0
-_FIX = "use {}--device cuda, fewer {}, or --attack analytic for a shorter run"
+_SHORTER = "fewer {}or a GPU make it shorter"
 
 
 class AttackForecast:
@@ -258,7 +258,7 @@ class AttackForecast:
         self._bar.at_most = self._bar.at_most and not self._remaining.known
         said = f"iteration {iteration} of {'at most ' if most > 1 else ''}{most}"
         if iteration < early_iterations(self._attack) < most:
-            said += f" (hopeless starts end at {early_iterations(self._attack)})"
+            said += f" (hopeless starts stop at {early_iterations(self._attack)})"
         self._bar.under_way(self._share() * self._rows - self._done, said)
         if not self._told:
             self._look_ahead(iteration)
@@ -292,13 +292,13 @@ class AttackForecast:
         rest, least_rest = (seconds * work / own if own else 0.0 for work in (left, least_left))
         if seconds + rest < WORTH_TELLING or not may_foretell():
             return
-        said = f"{self._rows} victims x {self._settings.attack} take {between(least, seconds)} here"
+        said = f"{self._settings.attack} on {self._rows} victims takes {between(least, seconds)}"
         if rest >= 1:
-            said += f", and with all cells and controls that follow {between(least + least_rest, seconds + rest)}"
+            said += f", with all remaining cells and controls {between(least + least_rest, seconds + rest)}"
         if least + least_rest < seconds + rest:
-            said += f" (hopeless starts end early, here at iteration {early} of {most})"
-        fix = ("--budget 10m, ", "captures") if self._settings.weights == AS_CAPTURED else ("", "--victims")
-        log.warning("harness: %s; %s", said, _FIX.format(*fix))
+            said += f" (hopeless starts stop at iteration {early} of {most})"
+        shorter = "captures, --budget 10m " if self._settings.weights == AS_CAPTURED else "victims "
+        log.warning("harness: %s; %s", said, _SHORTER.format(shorter))
 
 
 def between(least: float, most: float) -> str:

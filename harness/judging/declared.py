@@ -138,7 +138,7 @@ def _require_none_public(attempts: Sequence[Chosen]) -> None:
         # Who tells images apart may know nothing but the noise.
         if chosen.suite or (attack.tier == "informed" and not isinstance(attack, Identifier)):
             raise UsageError(
-                f"attack {chosen.suite or chosen.attack!r} knows public data; add --prior NAME or --prior FILE.npz, "
+                f"attack {chosen.suite or chosen.attack!r} needs public data; add --prior NAME or --prior FILE.npz, "
                 "data that no client holds, or use --attack cpl"
             )
 

@@ -266,7 +266,7 @@ def require_same_facts(captures: Sequence[Capture], may_differ: Collection[str] 
     for other in captures[1:]:
         if other.kind != first.kind:
             raise UsageError(
-                f"{str(first.folder)!r} holds {first.kind}, {str(other.folder)!r} {other.kind}; judge them apart"
+                f"{str(first.folder)!r} holds {first.kind}, {str(other.folder)!r} {other.kind}; judge them separately"
             )
         ours, theirs = (one.record.model_dump(exclude={*_OWN, *may_differ}) for one in (first, other))
         for dumped, record in ((ours, first.record), (theirs, other.record)):
@@ -277,7 +277,7 @@ def require_same_facts(captures: Sequence[Capture], may_differ: Collection[str] 
             name, here, there = differing
             raise UsageError(
                 f"captures differ in {name}: {here!r} in {str(first.folder)!r}, {there!r} in {str(other.folder)!r}; "
-                "judge them apart"
+                "judge them separately"
             )
 
 
@@ -305,7 +305,7 @@ def _require_alike(captures: Sequence[Capture], attacked: bool) -> None:
             "batch_size is taken as it is declared where there is none\n"
         )
     elif 0 < len(without) < len(captures):
-        raise UsageError(f"capture {str(without[0].folder)!r} has no truth and others have; judge them apart")
+        raise UsageError(f"capture {str(without[0].folder)!r} has no truth and others have; judge them separately")
 
 
 def _require_different(captures: Sequence[Capture], clients: CapturedClients, known: dict[bytes, Path]) -> None:
@@ -493,7 +493,7 @@ def _shared_buffers(
         if differing:
             raise UsageError(
                 f"what the network does not train, such as {differing!r}, is other in {str(capture.folder)!r} than in "
-                f"{str(captures[0].folder)!r}; judge them apart"
+                f"{str(captures[0].folder)!r}; judge them separately"
             )
         # Each client may keep its own running statistics: in training nothing is computed from them.
         found = {name: found.get(name, own[name]) for name in still}

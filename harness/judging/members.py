@@ -149,7 +149,7 @@ def finals_of_captures(captures: Sequence[Capture], weights: Path | None) -> lis
         if (theirs.model, theirs.shape, theirs.classes) != (record.model, record.shape, record.classes):
             raise UsageError(
                 f"captures {str(one.folder)!r} and {folder!r} are of different networks, {theirs.model!r} and "
-                f"{record.model!r}; judge them apart"
+                f"{record.model!r}; judge them separately"
             )
     _, name, _ = trained_network([latest, *trained])
     most = MOST_ROUNDS - (weights is not None)

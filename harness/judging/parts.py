@@ -49,7 +49,7 @@ def trained_network(captures: Sequence[Capture]) -> tuple[nn.Module, str, tuple[
             name = sorted(part ^ parts[0])[0]
             raise UsageError(
                 f"captures {str(captures[0].folder)!r} and {str(capture.folder)!r} hold different parts of the "
-                f"network, such as {name!r}; judge them apart"
+                f"network, such as {name!r}; judge them separately"
             )
     if not parts[0] or parts[0] == own:
         return module, record.model, ()
@@ -121,7 +121,7 @@ def foreign_values(capture: Capture, layout: Layout) -> tuple[Tensor, Tensor]:
     for name, shape in zip(layout.names, layout.shapes, strict=True):
         if capture.moved.shapes.get(name) != shape:
             raise UsageError(
-                f"{str(capture.moved.path)!r}: {quoted(name)} is not there as in the first capture; judge them apart"
+                f"{str(capture.moved.path)!r}: {quoted(name)} is not there as in the first capture; judge them separately"
             )
     sent = {name: torch.from_numpy(capture.moved[name].astype("f8")) for name in layout.names}
     start = {name: torch.zeros_like(value) for name, value in sent.items()}

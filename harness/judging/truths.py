@@ -171,7 +171,7 @@ def words_of_captures(captures: Sequence[Capture]) -> Words | None:
     for capture, other in named[1:]:
         if sha256(other) != sha256(path):
             both = f"{str(first.folder)!r} and {str(capture.folder)!r}"
-            raise UsageError(f"captures {both} have different tokenizers; judge them apart")
+            raise UsageError(f"captures {both} have different tokenizers; judge them separately")
     return words
 
 

@@ -168,8 +168,8 @@ def claimed(folder: Path, replaced: str | None = None) -> Iterator[None]:
 def tell_replaced(folder: Path) -> None:
     """Says that the results there are replaced."""
     log.warning(
-        "harness: the results of an earlier run in %r are replaced; --out of its own keeps both, --resume uses "
-        "what is finished there", str(folder),
+        "harness: this run replaces the earlier results in %r; use another --out to keep both, or --resume to reuse "
+        "finished parts", str(folder),
     )  # fmt: skip
 
 

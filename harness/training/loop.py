@@ -116,16 +116,16 @@ def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options
     began = time.perf_counter()
     _require_memory(settings, options)
     run = Training(settings, data_root)
+    last = affordable_rounds(settings, run.defense, run.model.layout, run.holdings)
     spread = options.parallel.of(run) if options.parallel else nullcontext(run.train_chunks)
     with claimed(folder.path, None if options.resume else "training.json"), spread as run.train_chunks:
         what = f"{settings.rounds} rounds of {settings.local_steps} local steps"
         forecast(_seconds(settings, options, run.model.layout.total), what, max(2, options.jobs), at_least=True)
-        return _train(run, folder, options, began)
+        return _train(run, folder, options, last, began)
 
 
-def _train(run: Training, folder: TrainFolder, options: TrainOptions, began: float) -> TrainDocument:
+def _train(run: Training, folder: TrainFolder, options: TrainOptions, last: int, began: float) -> TrainDocument:
     settings = run.settings
-    last = affordable_rounds(settings, run.defense, run.model.layout, run.holdings)
     stopped = None if last == settings.rounds else f"round {last + 1} would exceed epsilon {settings.target_epsilon:g}"
     records, kept = _resumed(run, folder, options.secret) if options.resume else ([], [])
     if options.secret and not records:

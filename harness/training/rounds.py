@@ -78,21 +78,19 @@ def affordable_rounds(settings: TrainSettings, defense: Defense, layout: Layout,
     target = settings.target_epsilon
     if target is None:
         return settings.rounds
-    if holdings.uncovered and settings.budget == "valid":
-        raise UsageError(
-            f"there is no valid epsilon to stop at: {holdings.uncovered}; use --budget claimed, or no target"
-        )
 
     def spent(rounds: int) -> float:
         made = statements_after(settings, defense, layout, rounds, holdings)
-        values = [one.claimed_epsilon if settings.budget == "claimed" else one.epsilon for one in made]
-        known = [value for value in values if value is not None]
-        if not known:
+        found = {"claimed": [one.claimed_epsilon for one in made], "valid": [one.epsilon for one in made]}
+        known = {name: [value for value in values if value is not None] for name, values in found.items()}
+        if not known[settings.budget]:
             other = "claimed" if settings.budget == "valid" else "valid"
+            why = f": {holdings.uncovered}" if holdings.uncovered and settings.budget == "valid" else ""
+            fix = f"use --budget {other}" if known[other] else "use a defense that adds noise, such as fed_cdp"
             raise UsageError(
-                f"{settings.defense} has no {settings.budget} epsilon to stop at; use --budget {other}, or no target"
+                f"{settings.defense} has no {settings.budget} epsilon to stop at{why}; {fix}, or drop --target-epsilon"
             )
-        return max(known)
+        return max(known[settings.budget])
 
     if spent(1) > target:
         raise UsageError(f"the first round alone costs epsilon {spent(1):.3g}, above {target:g}; raise sigma or target")

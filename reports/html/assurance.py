@@ -125,7 +125,7 @@ def fault_of(runs: Sequence[RunData]) -> str | None:
 
 def require_alike(
     runs: Sequence[RunData], by: Collection[str] = ("versions of the harness", "suites", "systems"),
-    how: str = "name runs of one, or add --mixed",
+    how: str = "evaluate each into a folder of its own, or add --mixed",
 ) -> None:  # fmt: skip
     """Raise UsageError, which says ``how`` to go on, where runs differ in one of the things named in ``by``."""
     rows = [(run, row) for run in runs for row in run.summary]

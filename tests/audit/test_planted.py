@@ -172,7 +172,7 @@ def test_the_command_reads_captures_of_the_job(tmp_path: Path, capsys: pytest.Ca
     assert run([*asked, "--claimed-epsilon", "0.5"]) == 0
     assert "stated: epsilon 0.5, refuted" in capsys.readouterr().out
     assert run([*asked[:3], "--canaries", "100"]) == 2
-    assert "name the seed of canary_mod with --seed" in capsys.readouterr().err
+    assert "needs the seed of canary_mod; add --seed" in capsys.readouterr().err
     assert run([*asked, "--defense", "fed_cdp"]) == 2
     assert "drop --defense" in capsys.readouterr().err
 

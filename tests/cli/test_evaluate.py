@@ -62,7 +62,7 @@ def test_an_earlier_run_is_not_replaced_in_silence(harness: Harness, caplog: pyt
     for more, said in (((), False), (("--resume",), False), ((), True)):
         caplog.clear()
         assert harness(*line, *more).code == 0
-        assert ("an earlier run in 'here' are replaced" in caplog.text) == said
+        assert ("replaces the earlier results in 'here'" in caplog.text) == said
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_a_run_keeps_its_folder_and_writes_its_table(harness: Harness) -> None:
     ("more", "said"),
     [
         (("--output", "table.csv", "--json"), "leave one of them out"),
-        (("--output", "table.doc"), "end it so"),
+        (("--output", "table.doc"), "--output must end in .json, .csv, .html or .tex, not 'table.doc'"),
         (("--output", "missing/\0/table.csv"), "--output"),
         (("--output", ""), "--output is empty"),
     ],

@@ -40,7 +40,7 @@ def test_distinct_labels_up_to_the_most_possible(counts: list[int], examples: in
         assert all(len(set(row)) == examples for row in victims.labels.tolist())
         fewer = select_victims(dataset, (most + 1) // 2, examples, seed, distinct_labels=True)
         assert torch.equal(fewer.indices, victims.indices[: (most + 1) // 2])
-    with pytest.raises(UsageError, match="ask for fewer"):
+    with pytest.raises(UsageError, match="ask for .*fewer"):
         select_victims(dataset, most + 1, examples, seed, distinct_labels=True)
 
 
@@ -55,7 +55,7 @@ def test_any_labels(counts: list[int], examples: int, seed: int, data: st.DataOb
         number = data.draw(st.integers(1, most))
         fewer = select_victims(dataset, number, examples, seed, distinct_labels=False)
         assert torch.equal(fewer.indices, victims.indices[:number])
-    with pytest.raises(UsageError, match="ask for fewer"):
+    with pytest.raises(UsageError, match="ask for .*fewer"):
         select_victims(dataset, most + 1, examples, seed, distinct_labels=False)
 
 
@@ -101,8 +101,8 @@ def test_a_hundred_unbalanced_victims_leave_decoys_of_every_class() -> None:
         (1, 0, "must be at least 1"),
         (-1, -1, "must be at least 1"),
         (4, 3, "need 12 images, but made has 10"),
-        (1, 3, "at most 0 victims 3 distinct labels each, but 1 are asked"),
-        (4, 2, "at most 3 victims 2 distinct labels"),
+        (1, 3, "at most 0 victims 3 distinct labels each, but 1 are asked; ask for fewer examples per victim"),
+        (4, 2, "at most 3 victims 2 distinct labels .* ask for at most 3 victims, or fewer"),
     ],
 )
 def test_impossible_requests(victims: int, examples: int, message: str) -> None:

@@ -14,8 +14,8 @@ from harness.evaluation.watching import AttackForecast, RunForecast, work_of
 from harness.experiment import cell_settings
 from harness.federation.taps import SURFACES
 
-FIX = "; use --device cuda, fewer --victims, or --attack analytic for a shorter run"
-EARLY = " (hopeless starts end early, here at iteration 30 of 500)"
+FIX = "; fewer victims or a GPU make it shorter"
+EARLY = " (hopeless starts stop at iteration 30 of 500)"
 CELL = cell_settings(dataset="digits", victims=64, attack_args={"max_iterations": 500, "restarts": 2})
 
 
@@ -23,13 +23,13 @@ CELL = cell_settings(dataset="digits", victims=64, attack_args={"max_iterations"
     ("first", "each", "others", "said", "at"),
     [
         (1000, 0.001, 0, None, None),
-        (10, 1.2, 0, "about 2 minutes to at most 40 minutes here", 6),
-        (10, 36.0, 0, "about 72 minutes to at most 20 hours here", 3),
-        (10, 36.0, 1, "about 72 minutes to at most 20 hours here, and with all cells and controls that follow about "
+        (10, 1.2, 0, "about 2 minutes to at most 40 minutes", 6),
+        (10, 36.0, 0, "about 72 minutes to at most 20 hours", 3),
+        (10, 36.0, 1, "about 72 minutes to at most 20 hours, with all remaining cells and controls about "
          "2 hours to at most 40 hours", 3),
-        (10, 0.01, 9, "about 2 seconds to at most 20 seconds here, and with all cells and controls that follow about "
+        (10, 0.01, 9, "about 2 seconds to at most 20 seconds, with all remaining cells and controls about "
          "12 seconds to at most 3 minutes", 6),
-        (72, 72.0, 0, "about 2 hours to at most 40 hours here", 1),
+        (72, 72.0, 0, "about 2 hours to at most 40 hours", 1),
     ],
 )  # fmt: skip
 def test_a_few_iterations_tell(
@@ -55,7 +55,7 @@ def test_a_few_iterations_tell(
             now[0] += first if iteration == 1 and first != 1000 else each
             watched(torch.arange(32), torch.zeros(32), iteration, torch.zeros(32))
     assert seen == list(range(1, 20))
-    expected = [f"harness: 64 victims x cpl take {said}{EARLY}{FIX}"] if said else []
+    expected = [f"harness: cpl on 64 victims takes {said}{EARLY}{FIX}"] if said else []
     assert [record.getMessage() for record in caplog.records] == expected
     assert (told.index(1) if said else None) == at
 
@@ -72,7 +72,7 @@ def test_where_nobody_is_given_up_there_is_one_time(
         for iteration in range(1, 8):
             now[0] += 3.6
             watched(torch.arange(64), torch.zeros(64), iteration, torch.zeros(64))
-    assert caplog.messages == [f"harness: 64 victims x cpl take at most 30 minutes here{FIX}"]
+    assert caplog.messages == [f"harness: cpl on 64 victims takes at most 30 minutes{FIX}"]
 
 
 def test_what_is_under_way_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,13 @@ def test_a_damaged_cell_file_fails_and_is_named(harness: Command, run: Path) -> 
     assert code == 2 and "faulty run" in err
 
 
+def test_what_is_too_small_for_a_baseline_names_the_command_and_the_number(harness: Command) -> None:
+    line = "evaluate --defense none --dataset digits --model mlp --victims 2 --attack analytic --surface 2 --no-pictures"
+    assert harness(*line.split(), "--out", "few")[0] == 0
+    code, _, err = harness("check", "few", "--baseline", "b.json", "--update")
+    assert code == 2 and "has 2 victims, and a baseline needs 24; run harness evaluate with --victims 24" in err
+
+
 @pytest.mark.parametrize("command", ["check run --baseline b.json", "compare run run"])
 def test_where_nothing_is_left_to_compare_the_damage_is_told(harness: Command, run: Path, command: str) -> None:
     harness("check", "run", "--baseline", "b.json", "--update")

@@ -426,7 +426,7 @@ def test_rounds_are_counted_as_the_framework_does(framework: str | None, first: 
 
 NOT_CHECKED: dict[str, tuple[Any, tuple[str, ...], str]] = {
     "nothing declared": (None, (), "no defense is declared, so there is nothing to check; name it in capture.json"),
-    "an attack": (CLIP, ("--attack", "cpl"), "--checks-only makes no attack; drop --attack"),
+    "an attack": (CLIP, ("--attack", "cpl"), "--checks-only makes no attack; drop --attack, or --checks-only"),
     "an argument too much": (CLIP | {"settings": {"clip": 1}}, (), "clipping_norm: Missing required argument"),
     "an argument out of range": (CLIP | {"settings": {"clipping_norm": -1}}, (), "clipping_norm: Input should be"),
     "several bounds": (
@@ -543,8 +543,8 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "sent what it got": (lambda folder: same(folder), (), "sent what it got"),
     "an unknown prior": (lambda folder: None, ("--prior", "digitz"), "did you mean 'digits'"),
     "another kind of prior": (lambda folder: None, ("--prior", "mnist-sample"), "has examples of shape (1, 28, 28)"),
-    "no prior for a suite": (lambda folder: None, ("--attack", "auto"), "knows public data; add --prior NAME or"),
-    "no prior for who knows it": (lambda folder: None, ("--attack", "cpl,map"), "'map' knows public data; add --prior"),
+    "no prior for a suite": (lambda folder: None, ("--attack", "auto"), "needs public data; add --prior NAME or"),
+    "no prior for who knows it": (lambda folder: None, ("--attack", "cpl,map"), "'map' needs public data; add --prior"),
     "a part of no dataset": (lambda folder: None, ("--prior", "auto"), "with --prior NAME or --prior FILE.npz"),
     "an empty prior": (lambda folder: None, ("--prior", ""), "harness: "),
     "no attack": (lambda folder: None, ("--attack", ","), "--attack is empty; give it a value or leave it out"),

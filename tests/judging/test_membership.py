@@ -335,7 +335,7 @@ def test_rounds_of_another_network_are_judged_apart(judge: Any, tmp_path: Path, 
     (folders[0] / "capture.json").write_text(json.dumps(record | {"round": 7, "model": "mlp2"}))
     members, others = data(3, 60, 80)
     code, _, line = judge(*save(tmp_path, members=members, others=others), *folders)
-    assert code == 2 and "are of different networks" in line and "judge them apart" in line
+    assert code == 2 and "are of different networks" in line and "judge them separately" in line
     assert len(line.splitlines()) == 1
 
 

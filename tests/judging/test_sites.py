@@ -96,7 +96,7 @@ def edited(folder: Path, **changes: Any) -> None:
         ({"client": None}, 2, 'names no site; add "client"'),
         ({"client": "Bern"}, 2, "site 'Bern' has two captures of round 1; leave one of them out"),
         ({"round": 7}, 2, "round 1 has no capture of site 'Pisa'; leave that round or that site out"),
-        ({"model": "mlp2"}, 2, "differ in model: 'logistic' in .* 'mlp2' in .*1-Pisa'; judge them apart"),
+        ({"model": "mlp2"}, 2, "differ in model: 'logistic' in .* 'mlp2' in .*1-Pisa'; judge them separately"),
         ({"optimizer": "adam"}, 2, "differ in optimizer"),
         ({"defense": {"name": "fed_cdp", "settings": {"sigma": 0.06}}}, 2, "differ in defense"),
         ({"learning_rate": 0.2}, 2, "differ in learning_rate: 0.1 in .*1-Bern"),

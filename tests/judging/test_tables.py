@@ -142,7 +142,7 @@ def test_a_schema_that_does_not_fit_is_one_line(
 
 
 OTHER: list[tuple[dict[str, Any], str]] = [
-    ({"numbers": ["a", "c"]}, "differ in columns.numbers: 'b' in '.*', 'c' in '.*'; judge them apart"),
+    ({"numbers": ["a", "c"]}, "differ in columns.numbers: 'b' in '.*', 'c' in '.*'; judge them separately"),
     ({"categories": dict(reversed(FACT.categories.items()))}, "differ in columns.categories: 'g' in '.*', 'h' in"),
     ({"missing": []}, "differ in columns.missing: 'h' in '.*', None in"),
 ]

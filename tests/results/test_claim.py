@@ -24,7 +24,7 @@ def test_results_that_are_replaced_are_named(
         (tmp_path / there).write_text('{"valid": true, "prior": "none"}')
     with claimed(tmp_path, replaced):
         pass
-    assert (f"an earlier run in {str(tmp_path)!r} are replaced" in caplog.text) == said
+    assert (f"replaces the earlier results in {str(tmp_path)!r}" in caplog.text) == said
 
 
 @pytest.mark.parametrize("name", ["results.json", "victims.jsonl", "training.json", "frontier.json", "judged.json"])

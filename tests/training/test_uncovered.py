@@ -73,6 +73,20 @@ def test_there_is_no_valid_epsilon_to_stop_at_where_examples_repeat(
     assert "fed_cdp has no valid epsilon to stop at; use --budget claimed" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("budget", ["valid", "claimed"])
+def test_a_budget_that_there_is_not_is_not_advised(
+    budget: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each was advised in the place of the other. Results that stand in the folder are not said to be replaced."""
+    monkeypatch.chdir(tmp_path)
+    Path("training").mkdir()
+    Path("training/training.json").write_text('{"schema_version":1,"kind":"training"}')
+    line = ["train", *REPEATS, "--defense", "none", "--target-epsilon", "5", "--budget", budget]
+    assert run(line) == 2
+    fix = "use a defense that adds noise, such as fed_cdp, or drop --target-epsilon"
+    assert capfd.readouterr().err == f"harness: none has no {budget} epsilon to stop at; {fix}\n"
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
