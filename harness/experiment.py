@@ -182,9 +182,7 @@ class CellSettings(BaseModel):
                 "raise steps_per_round, or lower local_steps"
             )
         if self.local_steps > 1 and self.update_model == "first" and self.tap.of_update:
-            raise ValueError(
-                "update model 'first' is for one local step; for several use --update-model avg or unroll"
-            )
+            raise ValueError("update model 'first' is for one local step; for several use --update-model avg or unroll")
         if self.tap.of_update:
             self.build_optimizer().require_steps(self.local_steps)
         if self.batch_size % self.build_optimizer().accumulate:

@@ -87,6 +87,7 @@ def make_baseline(path: Path, cells: list, versions: dict, problems: list[str]) 
     few = [cell for cell in cells if len(cell.victims) < VICTIMS_NEEDED]
     if few or not cells:
         who = f"{few[0].title} has {len(few[0].victims)} victims" if few else "the runs have no cell"
-        raise UsageError(f"{who}, and a baseline needs {VICTIMS_NEEDED}; run harness evaluate with --victims {VICTIMS_NEEDED}")
+        fix = f"run harness evaluate with --victims {VICTIMS_NEEDED}"
+        raise UsageError(f"{who}, and a baseline needs {VICTIMS_NEEDED}; {fix}")
     write_baseline(path, as_baseline(cells, versions))
     return cells

@@ -120,9 +120,8 @@ def foreign_values(capture: Capture, layout: Layout) -> tuple[Tensor, Tensor]:
     """
     for name, shape in zip(layout.names, layout.shapes, strict=True):
         if capture.moved.shapes.get(name) != shape:
-            raise UsageError(
-                f"{str(capture.moved.path)!r}: {quoted(name)} is not there as in the first capture; judge them separately"
-            )
+            where = f"{str(capture.moved.path)!r}: {quoted(name)}"
+            raise UsageError(f"{where} is not there as in the first capture; judge them separately")
     sent = {name: torch.from_numpy(capture.moved[name].astype("f8")) for name in layout.names}
     start = {name: torch.zeros_like(value) for name, value in sent.items()}
     if capture.kind == "after":

@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from ruamel.yaml import YAML
 
 from harness.base.errors import UsageError
@@ -238,7 +237,8 @@ def _result(item: Shown, what: str, rate: Rate) -> dict[str, Any]:
 def interval_of(rate: Rate) -> str:
     """Return how the interval of a rate was computed: over its records, or over victims who hold several."""
     exact = clopper_pearson(round((rate.rate or 0.0) * rate.n), rate.n)
-    return _EXACT if rate.ci95 and np.allclose(rate.ci95, exact, rtol=0, atol=1e-6) else _CLUSTERED
+    pairs = zip(rate.ci95 or (), exact, strict=False)
+    return _EXACT if all(abs((one or 0.0) - other) <= 1e-6 for one, other in pairs) else _CLUSTERED
 
 
 def _slug(name: str) -> str:

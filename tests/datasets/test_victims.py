@@ -40,7 +40,7 @@ def test_distinct_labels_up_to_the_most_possible(counts: list[int], examples: in
         assert all(len(set(row)) == examples for row in victims.labels.tolist())
         fewer = select_victims(dataset, (most + 1) // 2, examples, seed, distinct_labels=True)
         assert torch.equal(fewer.indices, victims.indices[: (most + 1) // 2])
-    with pytest.raises(UsageError, match="ask for .*fewer"):
+    with pytest.raises(UsageError, match=r"ask for .*fewer"):
         select_victims(dataset, most + 1, examples, seed, distinct_labels=True)
 
 
@@ -55,7 +55,7 @@ def test_any_labels(counts: list[int], examples: int, seed: int, data: st.DataOb
         number = data.draw(st.integers(1, most))
         fewer = select_victims(dataset, number, examples, seed, distinct_labels=False)
         assert torch.equal(fewer.indices, victims.indices[:number])
-    with pytest.raises(UsageError, match="ask for .*fewer"):
+    with pytest.raises(UsageError, match=r"ask for .*fewer"):
         select_victims(dataset, most + 1, examples, seed, distinct_labels=False)
 
 

@@ -79,8 +79,8 @@ def test_a_damaged_cell_file_fails_and_is_named(harness: Command, run: Path) -> 
 
 
 def test_what_is_too_small_for_a_baseline_names_the_command_and_the_number(harness: Command) -> None:
-    line = "evaluate --defense none --dataset digits --model mlp --victims 2 --attack analytic --surface 2 --no-pictures"
-    assert harness(*line.split(), "--out", "few")[0] == 0
+    line = "evaluate --defense none --dataset digits --model mlp --victims 2 --attack analytic --surface 2"
+    assert harness(*line.split(), "--no-pictures", "--out", "few")[0] == 0
     code, _, err = harness("check", "few", "--baseline", "b.json", "--update")
     assert code == 2 and "has 2 victims, and a baseline needs 24; run harness evaluate with --victims 24" in err
 
