@@ -166,6 +166,11 @@ class CapturedClients:
         """Examples behind what one client sent, each as often as it was trained on."""
         return self.record.truths if self.of_update else self.record.step_size
 
+    @property
+    def distinct(self) -> int:
+        """Examples behind what one client sent, each once."""
+        return self.trained_on // (self.record.passes if self.of_update else 1)
+
 
 def federations(captures: Sequence[Capture], attacked: bool = True) -> list[CapturedClients]:
     """Captures as the clients of one federation, in groups of clients whose batches are of the same sizes.

@@ -324,25 +324,41 @@ class Judgement:
         return self.doubt is None and (self.document is None or self.document.valid)
 
     @property
+    def _clients(self) -> set[object]:
+        """Return who sent something; each capture without a name is of a client of its own."""
+        return {
+            name or (number, place)
+            for number, group in enumerate(self.groups)
+            for place, name in enumerate(group.captured.names or [None] * group.captured.clients)
+        }
+
+    @property
     def of_all(self) -> str | None:
-        """Over all groups, of how many clients each attack brings an image back; None of a single group."""
+        """Over all groups, of how many captures each attack brings an image back, and on how many it did not run; None
+        of a single group."""
         if self.document is None or len(self.groups) == 1:
             return None
         counts, many = dict[str, list[int]](), self.groups[0].captured.record.kind.many
         for cell in self.document.cells:
-            if cell.role == "cell" and cell.identified is None and cell.not_applicable_reason is None:
-                found = counts.setdefault(cell.attack, [0, 0])
-                found[0], found[1] = found[0] + cell.outcomes.success, found[1] + cell.victims
-        return "all clients together: " + ", ".join(
-            f"{attack} brings {many} of {found} of {count} back" for attack, (found, count) in counts.items()
-        )
+            if cell.role == "cell" and cell.identified is None:
+                found = counts.setdefault(cell.attack, [0, 0, 0])
+                ran = cell.not_applicable_reason is None
+                own = (cell.outcomes.success, cell.victims, 0) if ran else (0, 0, cell.victims)
+                found[:] = [so_far + more for so_far, more in zip(found, own, strict=True)]
+        said = [
+            f"{attack} brings {many} of {found} of {count} back" + (f" and did not run on {more}" if more else "")
+            for attack, (found, count, more) in counts.items() if count
+        ]  # fmt: skip
+        return f"all captures together: {', '.join(said)}" if said else None
 
     def record(self) -> dict[str, Any]:
         """The judgement as plain JSON."""
         first, cell = self.groups[0].captured, self.groups[0].cell
         document = {
             "valid": self.valid, "prior": cell.prior, "update_model": cell.update_model,
-            "captures": sum(group.captured.clients for group in self.groups), "images_each": first.trained_on,
+            "captures": sum(one.captured.clients for group in self.groups for _, one in _rounds_of(group)),
+            "clients": len(self._clients), "examples_each": sorted({group.captured.distinct for group in self.groups}),
+            "images_each": first.trained_on,
             "record": first.record.model_dump(mode="json"), "checks": [asdict(check) for check in self.checks],
             "estimates": [made.record() for made in self.guesses],
             "privacy": [asdict(one) for one in self.stated],

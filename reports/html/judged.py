@@ -160,6 +160,8 @@ class Judged(_Part):
     valid: bool
     captures: Annotated[int, Field(ge=1)]
     images_each: Annotated[int, Field(ge=1)]
+    clients: Annotated[int, Field(ge=1)] | None = None
+    examples_each: Annotated[list[Annotated[int, Field(ge=1)]], Field(max_length=10_000)] = Field(default_factory=list)
     record: Record
     checks: Annotated[list[Check], Field(max_length=100)]
     estimates: Annotated[list[Estimate], Field(max_length=100)]
@@ -180,7 +182,10 @@ class Judged(_Part):
     def captured(self) -> str:
         """Return what was captured, in words."""
         record = self.record
-        clients = f"{wording.plural(self.captures, 'client')}, {wording.plural(self.images_each, 'example')} each"
+        clients, each = self.clients or self.captures, self.examples_each or [self.images_each]
+        sent = f" in {self.captures} captures" if self.captures != clients else ""
+        low = f"{each[0]} to " if len(each) > 1 else ""
+        clients = f"{wording.plural(clients, 'client')}{sent}, {low}{wording.plural(each[-1], 'example')} each"
         named = record.defense is not None and record.defense.name != "none"
         defense = text.safe(record.defense.name, 60) if named and record.defense else "no defense"
         where = f", captured in {text.safe(record.framework, 40)}" if record.framework else ""

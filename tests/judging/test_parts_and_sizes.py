@@ -86,9 +86,19 @@ def test_clients_with_batches_of_unequal_sizes_are_judged_together(
 def test_all_sizes_are_counted_in_one_line(
     federation: Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Two clients in two rounds, of one example and of two."""
     folders = federation(2) + federation(2, name="larger", batch=2)
-    assert run(["judge", *map(str, folders), "--attack", "cpl", "--jobs", "1", "--out", str(tmp_path / "out")]) == 0
-    assert "all clients together: cpl brings images of" in (said := capsys.readouterr().out) and "of 4 back" in said
+    for folder in folders:
+        facts = json.loads((folder / "capture.json").read_text())
+        facts |= {"client": f"client {folder.name}", "round": int(folder.parent.name == "larger")}
+        (folder / "capture.json").write_text(json.dumps(facts))
+    out = str(tmp_path / "out")
+    assert run(["judge", *map(str, folders), "--attack", "cpl,analytic", "--jobs", "1", "--out", out]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "all captures together: cpl brings images of" in said and "of 4 back" in said
+    assert "analytic brings images of 2 of 2 back and did not run on 2" in said
+    assert run(["report", out, "--out", str(tmp_path / "page.html")]) == 0
+    assert "2 clients in 4 captures, 1 to 2 examples each" in (tmp_path / "page.html").read_text()
 
 
 def test_a_mistake_of_one_size_is_named_with_its_clients(federation: Federation, judge: Judge) -> None:
