@@ -216,7 +216,7 @@ def test_the_command_judges_rounds_and_says_of_how_many_a_row_is(
     printed = capsys.readouterr()
     assert code == 0, printed.err
     document = json.loads(printed.out)
-    assert document["captures"] == VICTIMS
+    assert (document["captures"], document["clients"]) == (VICTIMS * ROUNDS, VICTIMS)
     (row,) = document["results"]["summary"]
     assert row["rounds_tried"] == [3] and row["options"]["rounds_seen"] == 3 and row["victims"] == VICTIMS
 
