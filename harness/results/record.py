@@ -173,6 +173,12 @@ class Control(Record):
         """Return whether the control is the cell itself, and nothing was run for it."""
         return self.detail.startswith(OWN_CONTROL)
 
+    @property
+    def is_untested(self) -> bool:
+        """Return whether it is a negative control that could not fail, as there was no lineup to test: where no victim
+        has look-alikes or, for ``swap``, none shares a class with another."""
+        return self.held and self.detail.startswith("lineup p = none")
+
 
 # The theorem beside a verdict: how often an event happened, how often it would blindly, and the most there can be.
 

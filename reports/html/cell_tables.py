@@ -9,7 +9,7 @@ from harness.reports.html.places import Decided, Shown
 from harness.reports.html.run_data import RunData
 from harness.reports.html.table import Head, Table, Value, figure, make, words
 from harness.reports.text import at_most, blind, event_of
-from harness.results import CellResult
+from harness.results import CellResult, Control
 from harness.results.schema import SuccessRule
 from harness.scoring import METRICS, Metric
 
@@ -160,20 +160,20 @@ _CONTROLS = {
 
 def control_summary(runs: Sequence[RunData]) -> Table:
     """Return a table of how often each control held, and where it did not."""
-    held: dict[str, list[bool]] = {}
+    held: dict[str, list[bool]] = {}  # of those that could be tested
     failed: dict[str, dict[str, None]] = {}
     for run in runs:
         for cell in (cell for cell in run.cells if cell.role == "cell"):
             for check in cell.controls:
-                held.setdefault(check.name, []).append(check.held)
+                held.setdefault(check.name, []).extend([] if check.is_untested else [check.held])
                 if not check.held:
-                    where = f"{cell.attack} against {cell.defense} at {cell.tap}: {check.detail}"
+                    where = f"{columns.attacker(cell)} against {cell.defense} at {cell.tap}: {check.detail}"
                     failed.setdefault(check.name, {})[text.safe(where, 160)] = None
     rows = [
         (
             words(name, 40), words(_CONTROLS.get(name)),
             Value(f"{'✔' if all(found) else '✖'} {sum(found)} of {len(found)}", sum(found) / len(found),
-                  "resilient" if all(found) else "leaks"),
+                  "resilient" if all(found) else "leaks") if found else _UNTESTED,
             words("; ".join(failed.get(name, {})), 600),
         )
         for name, found in held.items()
@@ -182,26 +182,34 @@ def control_summary(runs: Sequence[RunData]) -> Table:
     return make("control-summary", "Controls", titles, rows, _WHY_CONTROLS)
 
 
+_UNTESTED = Value("· not tested", None, "untried")
 _WHY_CONTROLS = (
     "They keep the verdicts honest. Without the positive ones a failing attack would prove nothing; a negative one "
     "that leaks makes the whole run invalid."
 )
 
 
+def _outcome(check: Control) -> Value:
+    if check.is_untested:
+        return _UNTESTED
+    return Value("✔ held", 1.0, "resilient") if check.held else Value("✖ failed", 0.0, "leaks")
+
+
 def control_table(runs: Sequence[RunData]) -> Table:
     """Each control once per group of cells it was run for, and whether it held."""
     found: dict[tuple[str, ...], list[CellResult]] = {}
-    held: dict[tuple[str, ...], bool] = {}
+    outcomes: dict[tuple[str, ...], Value] = {}
     for run in runs:
         for cell in (cell for cell in run.cells if cell.role == "cell"):
             for check in cell.controls:
                 key = (run.name, cell.dataset, cell.defense, columns.attacker(cell), check.name, check.detail)
                 found.setdefault(key, []).append(cell)
-                held[key] = held.get(key, True) and check.held
+                if key not in outcomes or not check.held:
+                    outcomes[key] = _outcome(check)
     rows = [
         (
             words(run), words(name, 40), words(_CONTROLS.get(name)),
-            Value("✔ held", 1.0, "resilient") if held[key] else Value("✖ failed", 0.0, "leaks"),
+            outcomes[key],
             words(dataset, 40), words(defense, 60), words(attack, 60),
             words(", ".join(dict.fromkeys(wording.surface(cell) for cell in cells))), words(detail, 200),
         )

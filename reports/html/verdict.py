@@ -372,9 +372,11 @@ def _entry(place: Decided) -> Entry:
 
 def _counted(checks: Sequence[Control]) -> str:
     """Return how many controls held of those that were run."""
-    ran = [check for check in checks if not check.is_own]
+    ran = [check for check in checks if not (check.is_own or check.is_untested)]
     said = [f"{sum(check.held for check in ran)} of {wording.plural(len(ran), 'control')} held"] if ran else []
-    own = len(checks) - len(ran)
+    untested = sum(check.is_untested for check in checks)
+    said += [f"{untested} could not be tested"] if untested else []
+    own = len(checks) - len(ran) - untested
     said += [f"{own} not run, as a cell without a defense is its own"] if own else []
     return "; ".join(said)
 

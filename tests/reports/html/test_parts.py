@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from harness.federation.taps import Tap
 from harness.reports.html import make_page
+from harness.reports.html.cell_tables import control_summary, control_table
 from harness.reports.html.chart import INK, inline
 from harness.reports.html.figures import gallery
 from harness.reports.html.places import decided_places, shown_cells
@@ -69,6 +70,25 @@ def test_what_was_not_run_is_not_counted_and_what_ran_in_part_is_named(
     assert entry.controls == "1 of 1 control held; 1 not run, as a cell without a defense is its own"
     assert entry.tried[-1] == ("not whole", "cpl")
     assert matrix.refused == (f"cpl not whole: {IN_PART}: 5 of 5 captures with 17 iterations ran",)
+
+
+@pytest.mark.parametrize(("seen", "said", "shown"), [
+    ("lineup p = none", "1 of 1 control held; 1 could not be tested", "· not tested"),
+    ("lineup p = 0.74", "2 of 2 controls held", "✔ held"),
+])  # fmt: skip
+def test_a_negative_control_that_could_not_fail_did_not_hold(
+    seen: str, said: str, shown: str, tmp_path: Path, a_cell: Callable, a_run: Callable
+) -> None:
+    """As where no two victims share a class, whose truths could be swapped."""
+    works = Control(name="positive", held=True, detail="the attack leaks undefended")
+    swap = Control(name="swap", held=True, detail=seen)
+    runs = read_runs([a_run(tmp_path, [a_cell("fed_cdp", controls=[works, swap])], pictures=False)])
+    [matrix] = matrices(decided_places(runs))
+    assert matrix.rows[0].entries[0].controls == said
+    each = {row[1].shown: row[3].shown for row in control_table(runs).rows}
+    assert each == {"positive": "✔ held", "swap": shown}
+    summed = {row[0].shown: row[2].shown for row in control_summary(runs).rows}
+    assert summed == {"positive": "✔ 1 of 1", "swap": "✔ 1 of 1" if shown == "✔ held" else "· not tested"}
 
 
 def test_a_leak_by_the_lineup_alone_is_called_traces(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
