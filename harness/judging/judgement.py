@@ -430,11 +430,19 @@ def judge_captured(groups: Sequence[Group], split: PublicSplit | None, work: Wor
         groups, checks, split, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine,
         companions,
     )  # fmt: skip
+    if not document.valid and (document.valid_reason or "").startswith("negative control swap"):
+        sys.stderr.write(f"harness: {_UNLIKE_PRIOR}\n")
     if why := next(filter(None, [*map(_not_known, groups), _unsure([check for _, check in each])]), None):
         document = _undecided(document, why, work.folder)
     if doubt := _violated(checks):
         document = _withdrawn(document, doubt, work.folder)
     return Judgement(groups, checks, document, [], split, beside, work.budget, work.plan, examples, lines)
+
+
+_UNLIKE_PRIOR = (
+    "another client's examples stand out among look-alikes as a client's own do, as where clients hold other data than "
+    "--prior (one writer, scanner or site): name data of the same source that no client holds"
+)
 
 
 def _tell_facts(checks: Sequence[Check]) -> None:

@@ -6,6 +6,7 @@ import shutil
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import nn
 
 from harness.capture import CaptureRecord, captured, write_capture
 from harness.cli import run
-from harness.evaluation import Run, evaluate
+from harness.evaluation import Run, evaluate, scores
 from harness.experiment import cell_settings
 from harness.judging.capture import read_capture
 from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE
@@ -26,6 +27,7 @@ from harness.models.networks import build_module
 from harness.parallel.worker_pool import WorkerPool
 from harness.privacy.pld import gaussian_epsilon
 from harness.results import RunFolder
+from harness.scoring.lineup import Ranking
 from harness.testing import digits
 
 Federation = Callable[..., list[Path]]
@@ -57,6 +59,23 @@ def test_an_undefended_client_leaks(federation: Federation, judge: Any, tmp_path
         if cell["role"] == "cell":
             assert cell["asr"]["strict"]["successes"] == 6 and cell["prior"]["name"] == "digits, public half"
     assert len(list((tmp_path / "out" / "pictures").glob("*.png"))) == 2
+
+
+def test_data_unlike_the_prior_are_named_where_other_truths_stand_out(
+    federation: Federation, judge: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of clients who share a writer: what another client holds is nearer than look-alikes too."""
+    usual = scores.swap_control
+
+    def told(*given: Any) -> Ranking | None:
+        found = usual(*given)
+        return found and replace(found, lineup=found.lineup.model_copy(update={"p_value": 1e-5}))
+
+    monkeypatch.setattr(scores, "swap_control", told)
+    code, document, said = judge(federation(12), "--prior", "digits", "--attack", "analytic")
+    assert code == 3
+    assert "negative control swap failed" in document["results"]["valid_reason"]
+    assert "name data of the same source that no client holds" in said
 
 
 def test_a_defended_client_does_not(federation: Federation, judge: Any) -> None:
