@@ -113,9 +113,9 @@ class _Left:
             said = f"{said}, the rounding of the floats that were sent by up to {width:.2g}"
             return Check(NAME, "cannot tell", said, undecided=worst >= HIDES)
         fix = (
-            "check learning_rate, loss_scale, accumulate, clip_grad_norm, fedprox, the optimizer and its state, each "
-            "layer's mode, whether the model ends in logits, whether the truth has the order, the scale and the "
-            "augmentation of what was trained on, and whether the loss has label smoothing or class weights"
+            "check learning_rate, schedule, loss_scale, accumulate, clip_grad_norm, fedprox, the optimizer and its "
+            "state, each layer's mode, whether the model ends in logits, whether the truth has the order, the scale "
+            "and the augmentation of what was trained on, and whether the loss has label smoothing or class weights"
         )
         return Check(NAME, "violated", f"{said}; {fix}")
 
@@ -466,7 +466,7 @@ def _with_training(
     if replace(left, made=made).check(rest).outcome == "violated":
         return check
     said = f"{re.split('[:;]', check.detail)[0]}; all of it fits with {words}: correct the client, or {FACTS}"
-    return replace(check, detail=said)
+    return replace(check, outcome="violated", detail=said, undecided=False)
 
 
 def _multiples(sent: Tensor, made: Tensor, level: float) -> list[float]:

@@ -396,6 +396,9 @@ def _of_optimizers(captured: CapturedClients, cell: CellSettings) -> Iterator[Tr
         cosine = [(1 + math.cos(math.pi * step / steps)) / 2 for step in range(steps)]
         courses = [[round(cell.learning_rate * one, 6) for one in course] for course in (linear, cosine, linear[::-1])]
         changes += [{"schedule": None}, *({"schedule": tuple(one)} for one in courses if all(one))]
+        # As a gradient scaler has it, whose first scale is too large; and of a term without its half.
+        changes.append({"schedule": (0.0, *[cell.learning_rate] * (steps - 1))})
+        changes += [{"fedprox": declared.fedprox * times} for times in (0.5, 2.0) if declared.fedprox]
     if steps > 1 and declared.name == "sgd":
         changes += [{"momentum": one, "nesterov": own} for own in (False, True) for one in _MOMENTA if one or not own]
         words = "gradients that add up from step to step, as without zero_grad()"

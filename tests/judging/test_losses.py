@@ -240,7 +240,7 @@ def test_a_factor_that_nobody_declared_is_named(size: int, times: str, tmp_path:
     # Of several steps the factor is no factor: the second one began elsewhere.
     said = f"it is {times} times what the truth gives" if size == 4 else "fits with learning_rate 0.2, or loss_scale 2:"
     assert check.outcome == "violated" and said in check.detail
-    assert ("check learning_rate, loss_scale, accumulate, clip_grad_norm," in check.detail) == (size == 4)
+    assert ("check learning_rate, schedule, loss_scale, accumulate," in check.detail) == (size == 4)
 
 
 @pytest.mark.parametrize(
