@@ -218,7 +218,7 @@ class Clips:
         self._left: dict[int, Tensor] = {}
         self._followed: set[int] = set()
         self._steps: list[_Step] = []
-        self._unseen = False
+        self._unseen = self._removed = False
         # Whether something changed gradients while backward passes made them; one bool, read at the end.
         self._by_hooks: Tensor | None = None
         self._between: Tensor | None = None
@@ -266,7 +266,9 @@ class Clips:
 
     def stepped(self, weights: Iterable[Tensor], scale: float) -> None:
         """A step is taken with the gradients that are there; ``scale``: what a scaler multiplied the losses by."""
+        weights = [*weights]
         there = [one for one in weights if one.grad is not None and id(one) in self._followed]
+        self._removed = self._removed or any(one.grad is None and id(one) in self._left for one in weights)
         made = {id(one): norm for one in there if (norm := self._made(one)) is not None}
         if not there or len(made) < len(there):
             self._unseen = True
@@ -299,7 +301,7 @@ class Clips:
             bound, near = float(f"{first.norm:.4g}"), 2 * first.near
             clipped = all(one.factor is not None and one.factor < 1 and _is(one.norm, bound, near) for one in changed)
             meant = len(changed) > 1 or _is_meant(first.norm) or not _is_meant(first.factor or 1.0)
-            if clipped and meant and all(one.norm <= bound * (1 + near) for one in self._steps):
+            if bound and clipped and meant and all(one.norm <= bound * (1 + near) for one in self._steps):
                 return {"clip_grad_norm": bound}
             problem = "gradients were changed before a step, and not as clip_grad_norm_ does"
         unlike["clip_grad_norm", "fedprox", "defense"] = (
@@ -314,6 +316,8 @@ class Clips:
             return "a hook on a weight changes its gradient"
         if self._between is not None and self._between:
             return "gradients were changed between two backward passes of one step, as clips of each batch do"
+        if self._removed:
+            return "gradients were taken away before a step"
         if self._unseen:
             return "a step took gradients that came from no backward pass of its network, so that no clip is seen"
         return None
@@ -341,7 +345,7 @@ def _differ(norm: Tensor, other: Tensor) -> Tensor:
 
 def _is_meant(value: float) -> bool:
     """Return whether somebody may have written this number, or 1 by it: it has few digits."""
-    return any(abs(float(f"{one:.2g}") / one - 1) < _OF_FEW_DIGITS for one in (value, 1 / value))
+    return value > 0 and any(abs(float(f"{one:.2g}") / one - 1) < _OF_FEW_DIGITS for one in (value, 1 / value))
 
 
 def _is(value: float, other: float, near: float) -> bool:

@@ -40,6 +40,8 @@ class Steps:
         self._trained: set[int] = set()
         # Parameters that a step was taken with; torch's optimizers leave out those without a gradient, decay and all.
         self._with_gradient: set[int] = set()
+        # What the last step left in the optimizer: each tensor, and how often it was written to by then.
+        self._left: list[tuple[Tensor, int]] | None = None
 
     @property
     def first(self) -> Optimizer | None:
@@ -62,7 +64,22 @@ class Steps:
 
     def look(self, optimizer: Optimizer) -> None:
         """Its gradients are there, and a step is taken."""
-        self._with_gradient |= {id(one) for one in parameters_of(optimizer) if one.grad is not None}
+        given = {id(one) for one in parameters_of(optimizer) if one.grad is not None}
+        if self.rates and given != self._with_gradient and _remembers(optimizer):
+            self._tell(
+                "a weight had no gradient in some of its steps, in which its optimizer left the weight as it was, decay "
+                "and momentum too; train the same in every step"
+            )
+        self._with_gradient |= given
+        now = _state_of(optimizer)
+        if self._left is not None and (
+            len(now) != len(self._left)
+            or any(one is not two or was != is_now for (one, was), (two, is_now) in zip(now, self._left, strict=True))
+        ):
+            self._tell(
+                "its optimizer's state was changed between two steps; leave it alone in the captured round, or make a "
+                "new optimizer before it"
+            )
 
     def end(self, optimizer: Optimizer) -> None:
         """Note that an optimizer took a step."""
@@ -72,6 +89,7 @@ class Steps:
         else:
             self._compare(first, facts_of(optimizer))
             self._compare_groups(optimizer)
+        self._left = _state_of(optimizer)
         if _trained_by(optimizer) != self._trained and len(self._all) == 1:
             self._tell("other parameters were trained later in the round; train the same in every step")
 
@@ -132,6 +150,17 @@ class Steps:
 def parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
     """Return all parameters of an optimizer's groups."""
     return (one for group in optimizer.param_groups for one in group["params"])
+
+
+def _state_of(optimizer: Optimizer) -> list[tuple[Tensor, int]]:
+    """Return the tensors that an optimizer keeps for its next step, and how often each was written to."""
+    kept = (value for own in optimizer.state.values() for value in own.values())
+    return [(one, one._version) for one in kept if isinstance(one, Tensor)]
+
+
+def _remembers(optimizer: Optimizer) -> bool:
+    """Return whether a step moves weights by more than their gradients: by what it keeps of them, or by decay."""
+    return bool(_state_of(optimizer)) or any(group.get("weight_decay") for group in optimizer.param_groups)
 
 
 def _trained_by(optimizer: Optimizer) -> set[int]:

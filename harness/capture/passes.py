@@ -249,8 +249,6 @@ class Network:
     def stepped(self, counts: bool, scale: float = 1.0) -> None:
         """The optimizer took a step, or only seemed to; ``scale``: what a scaler multiplied the losses by."""
         if counts:
-            with suppress(Exception):
-                self.norms = norms_of(self.module)
             made = [one for one in self.waiting if one.back]
             for one in made:
                 one.counts, one.scale = True, scale

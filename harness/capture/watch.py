@@ -239,6 +239,11 @@ class Watch:
     def _before(self, optimizer: Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A step begins; what it is called with from now on, or None where that stays as it is."""
         self._safely(self._begins, optimizer)
+        if optimizer._optimizer_step_post_hooks:
+            # Its own come before ours, and may change weights.
+            look = optimizer.register_step_post_hook(lambda *_: self._leaves(optimizer))
+            optimizer._optimizer_step_post_hooks.move_to_end(look.id, last=False)
+            self._looks.append(look)
         closure = named.get("closure", given[1] if len(given) > 1 else None)
         if closure is None and optimizer._optimizer_step_pre_hooks:
             # Hooks of its own, which may change gradients, come before the step and behind this one.
@@ -285,6 +290,12 @@ class Watch:
             self._shares.add(getattr(self._private, "accumulated_iterations", 1))
         self._steps.begin(optimizer)
 
+    def _leaves(self, optimizer: Optimizer) -> None:
+        """Weights are as a step left them."""
+        for network in self._networks.values() if self._steps.are_of(optimizer) else ():
+            with suppress(Exception):
+                network.norms = norms_of(network.module)
+
     def _ends(self, optimizer: Optimizer) -> None:
         while self._looks:
             self._looks.pop().remove()
@@ -297,6 +308,8 @@ class Watch:
             for one in self._drawn.values():
                 one.used = len(one.places or ())
             self._steps.end(optimizer)
+            if not optimizer._optimizer_step_post_hooks:
+                self._leaves(optimizer)
         scale = _scale() if counts else 1.0
         for network in self._networks.values():
             network.stepped(counts, scale)

@@ -585,6 +585,56 @@ def perturbed(network: Net, loader: Any) -> None:
         optimizer.step()
 
 
+def decayed(network: Net, loader: Any) -> None:
+    """By a hook of the optimizer's own, which comes before those of who looks on."""
+    optimizer = SGD(network.parameters(), 0.1)
+    optimizer.register_step_post_hook(lambda *_: network.head.weight.data.mul_(0.9))
+    train(network, optimizer, loader)
+
+
+def forgetful(network: Net, loader: Any) -> None:
+    """Every pass begins without what the optimizer kept."""
+    optimizer = SGD(network.parameters(), 0.1, momentum=0.9)
+    for _ in range(2):
+        train(network, optimizer, loader)
+        optimizer.state.clear()
+
+
+def damped(network: Net, loader: Any) -> None:
+    optimizer = Adam(network.parameters(), 0.01)
+    train(network, optimizer, loader)
+    optimizer.state[network.head.weight]["exp_avg"].mul_(0.1)
+    train(network, optimizer, loader)
+
+
+def by_turns(network: Net, loader: Any) -> None:
+    """A step leaves out one part, whose gradient was there."""
+    optimizer = SGD(network.parameters(), 0.1)
+    for number, (images, labels) in enumerate([*loader] * 2):
+        optimizer.zero_grad()
+        loss(network, images, labels).backward()
+        (network.head if number % 2 else network.body).zero_grad()
+        optimizer.step()
+
+
+def seldom(network: Net, loader: Any) -> None:
+    """A weight that no pass of some steps needs, and that momentum does not move then."""
+    optimizer, network.bias = SGD(network.parameters(), 0.1, momentum=0.9), nn.Parameter(torch.zeros(10))
+    optimizer.param_groups[0]["params"].append(network.bias)
+    for number, (images, labels) in enumerate(loader):
+        optimizer.zero_grad()
+        (loss(network, images, labels) + (0 if number else (0.0 * network.bias).sum())).backward()
+        optimizer.step()
+
+
+def emptied(network: Net, loader: Any) -> None:
+    optimizer = SGD(network.parameters(), 0.1)
+    for images, labels in loader:
+        loss(network, images, labels).backward()
+        optimizer.zero_grad(set_to_none=False)
+        optimizer.step()
+
+
 def averaged(network: Net, loader: Any) -> None:
     """What is sent are not the last weights."""
     first = copy.deepcopy(network.state_dict())
@@ -626,6 +676,9 @@ def still(network: Net, loader: Any) -> None:
         (of_its_own, "SGD' is none whose steps are known"), (piled_up, "gradients were there before the first batch"),
         (left_over, "gradients were there before the first batch"), (projected, "weights were changed beside"),
         (perturbed, "weights were changed beside"), (averaged, "weights were changed beside"),
+        (decayed, "weights were changed beside"), (forgetful, "optimizer's state was changed between two steps"),
+        (damped, "optimizer's state was changed between"), (by_turns, "gradients were taken away before a step"),
+        (seldom, "a weight had no gradient in some of its steps"), (emptied, "gradients were changed before a step"),
         (steadied, "its layer 'body.1' normalises as in eval()"),
         (last_alone, "follow different numbers of batches; train the captured round with as many"),
     ],
