@@ -67,8 +67,8 @@ class Steps:
         given = {id(one) for one in parameters_of(optimizer) if one.grad is not None}
         if self.rates and given != self._with_gradient and _remembers(optimizer):
             self._tell(
-                "a weight had no gradient in some of its steps, in which its optimizer left the weight as it was, decay "
-                "and momentum too; train the same in every step"
+                "a weight had no gradient in some of its steps, in which its optimizer neither moved nor decayed it; "
+                "train the same in every step"
             )
         self._with_gradient |= given
         now = _state_of(optimizer)
