@@ -194,7 +194,7 @@ def print_history(names: Sequence[str], trends: Sequence[Trend], console: Consol
             shown = [percent(value) if what == "success" else number(value, 2) for value in found[-_SHOWN:]]
             moved = number(max(known) - min(known), 2) if len(known) > 1 else MISSING
             if known:
-                table.add_row(Text(safe(trend.title)), what, *shown, moved)
+                table.add_row(Text(safe(trend.title, 300)), what, *shown, moved)
     console.print(table)
     said = "success: share of examples that came back; mean rank: 0 nearest to the truth, 0.5 chance"
     console.print(Text(f"{said}; moved: over all runs"))

@@ -1,4 +1,4 @@
-"""Trend of each number over several runs, from their result documents alone."""
+"""Trend of each number over several runs, from their result documents, and the settings of their cells beside them."""
 
 import json
 import os
@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.base.errors import UsageError
-from harness.gate.settings import named, told_apart
-from harness.results import CellResult, Place, read_results
+from harness.experiment import OPTIONS
+from harness.gate.settings import defaults_of, effective, named, told_apart
+from harness.results import CellResult, Place, RunFolder, read_results
 from harness.results.record import WHOM
 from harness.scoring.verdict import traces_p
 
@@ -65,10 +66,23 @@ def trends(paths: Sequence[Path]) -> tuple[list[str], list[Trend], list[str]]:
             left_out.append(str(error))
             continue
         names.append(path.name if path.name != "results.json" else path.parent.name)
-        cells.append(document.cells)
+        cells.append(_with_settings(path, document.cells))
     if not cells:
         raise UsageError(left_out[0] if left_out else "no runs named; give the folders of harness evaluate, in order")
     return names, trends_of(cells), left_out
+
+
+def _with_settings(path: Path, cells: Iterable[CellResult]) -> list[CellResult]:
+    """Return the cells of a run with the options that documents leave out, such as the learning rate, as far as the
+    cells' own files are at hand."""
+    folder, found = RunFolder(path if os.path.isdir(path) else path.parent), []
+    for cell in cells:
+        stored = folder.find_cell(cell.key or "") if _counts(cell) else None
+        own, usual = ({}, {}) if stored is None else (effective(stored), defaults_of(stored.settings))
+        left_out = own.keys() & {*OPTIONS} - {*Place.model_fields, *cell.cohort}
+        options = {name: own[name] for name in sorted(left_out) if own[name] != usual.get(name)}
+        found.append(cell.model_copy(update={"options": cell.options | options}) if options else cell)
+    return found
 
 
 def trends_of(runs: Sequence[Iterable[CellResult]]) -> list[Trend]:
@@ -95,7 +109,9 @@ def _settings(cell: CellResult) -> dict[str, Any]:
     own = cell.model_dump(mode="json", include=_IDENTITY)
     parts = {name: part for name, part in own.items() if isinstance(part, dict)}
     within = {
-        f"{name.removesuffix('_args')}.{key}": value for name, part in parts.items() for key, value in part.items()
+        key if name == "options" else f"{name.removesuffix('_args')}.{key}": value
+        for name, part in parts.items()
+        for key, value in part.items()
     }
     return {name: value for name, value in own.items() if name not in parts} | within
 

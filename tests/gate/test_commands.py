@@ -11,8 +11,12 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
+from harness.evaluation import Run, evaluate
+from harness.experiment import cell_settings
 from harness.gate import GateCell, as_baseline, check
+from harness.gate.trend import trends
 from harness.reports.gate import gate_junit, gate_markdown
+from harness.results import RunFolder
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -194,6 +198,18 @@ def test_history_draws_what_it_can_read(harness: Command, run: Path) -> None:
     assert Path("h.svg").read_text().lstrip().startswith("<?xml")
     assert harness("history", "run", "second", "--out", "h.png")[0] == 0
     assert Path("h.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_nights_with_other_settings_are_no_trend(tmp_path: Path) -> None:
+    """Also with those that no document holds, such as the learning rate."""
+    others = ({}, {"learning_rate": 0.2}, {"dtype": "float64"}, {"distinct_labels": True}, {"labels": "known"})
+    for number, own in enumerate(({}, *others)):
+        usual = {"dataset": "digits", "model": "mlp", "attack_args": {"max_iterations": 1}, "victims": 2}
+        evaluate([cell_settings(**usual | own)], Run(Path("no data root"), RunFolder(tmp_path / str(number))))
+    names, found, _ = trends([tmp_path / str(number) for number in range(1 + len(others))])
+    known = [[name for name, one in zip(names, trend.points, strict=True) if one.known] for trend in found]
+    assert sorted(known) == [["0", "1"], ["2"], ["3"], ["4"], ["5"]]
+    assert len({trend.title for trend in found}) == len(found) and any(" / dtype float64" in one.title for one in found)
 
 
 HOSTILE = "<script>alert(1)</script>|`](x) $\\frac \x1b[31m\x00 \ud800"
