@@ -298,7 +298,7 @@ class Place(Record):
     ``shared_weights``: victims of a seed share one network, where otherwise each has its own.
     ``batch_norm``: whether running statistics travel beside updates; None where the network trains no BatchNorm.
     ``surface`` is None where only a tap is named; ``observations``: how often the adversary saw the same record.
-    ``options``: options that came later and are not at their defaults; a document leaves it out where there is none. The
+    ``options``: those that came later and are not at their defaults; a document leaves it out where there is none. A
     cell's own file has all, such as the learning rate."""
 
     dataset: str
