@@ -58,14 +58,14 @@ class CellSettings(BaseModel):
 
     dataset: str = "mnist-sample"
     model: str = "lenet"
-    weights: Annotated[str | None, FILE] = Field(None, description="State dictionary shared by all victims.")
+    weights: Annotated[str | None, FILE] = Field(None, description="File with a state dictionary, for all victims.")
     weights_hash: str | None = None
     server_state: Annotated[str | None, FILE] = Field(
-        None, description="What the server remembered by --round, beside --weights."
+        None, description="File with the server's state at --round, for --weights."
     )
     server_state_hash: str | None = None
     variates: Annotated[str | None, FILE] = Field(
-        None, description="SCAFFOLD's control variates by --round, beside --weights."
+        None, description="File with SCAFFOLD's control variates at --round, for --weights."
     )
     variates_hash: str | None = None
     defense: str = "none"
@@ -83,51 +83,53 @@ class CellSettings(BaseModel):
     )
     clients: Count = Field(100, description="Clients in the federation")
     clients_per_round: Count = Field(10, description="Clients sampled per round")
-    rounds: Count = Field(100, description="Rounds of training a noise schedule covers")
+    rounds: Count = Field(100, description="Training rounds that epsilon and noise schedules cover")
     steps_per_round: Count = Field(
         100,
-        description="Local steps that epsilon counts of a round; of --epochs or --client-examples all it takes",
+        description="Local steps per round that epsilon counts; all of them with --epochs or --client-examples",
     )
     sampling_rate: Share | None = Field(
-        None, description="Share of a client's examples in a local step (their batch's, else 1/steps per round)"
+        None,
+        description="Share of a client's examples per local step (--batch-size / --client-examples, "
+        "or 1 / --steps-per-round)",
     )
-    learning_rate: Positive = Field(0.05, description="Of local SGD")
+    learning_rate: Positive = Field(0.05, description="Learning rate of local SGD")
     local_steps: Count = Field(1, description="Local steps before an update is sent")
     optimizer: Annotated[str, LATER, Says("local optimizer {}")] = Field(
-        "sgd", description="Of local steps, with torch's arguments: sgd:momentum=0.9, adam:weight_decay=0.01"
+        "sgd", description="Local optimizer, with torch's arguments: sgd:momentum=0.9, adam:weight_decay=0.01"
     )
     epochs: Annotated[Count, LATER, Says("{} local epochs")] = Field(
         1, description="Passes over a client's own examples, each in a new order"
     )
     client_examples: Annotated[Count | None, LATER, Says("{} examples per client")] = Field(
-        None, description="Of each client, where its last batch is smaller; local steps follow"
+        None, description="Examples per client; they set the local steps, and the last batch may be smaller"
     )
     sent_as: Annotated[Literal["float16", "bfloat16"] | None, LATER, Says("sent in {}")] = Field(
-        None, description="What weights travel in, both ways: float16 or bfloat16"
+        None, description="Number format of all sent weights: float16 or bfloat16"
     )
-    update_model: UpdateModel = Field("first", description="first, avg, path or unroll")
+    update_model: UpdateModel = Field("first", description="How attacks model local steps: first, avg, path or unroll")
     observations: Annotated[Repeats, LISTED] = Field(
-        1, description="Times the same record is seen, with new noise each time"
+        1, description="Observations of the same record, each with new noise"
     )
     rounds_seen: Annotated[Repeats, LATER, LISTED, Says("{} rounds seen")] = Field(
-        1, description="Rounds in which the same examples are trained on and seen, with the model of each"
+        1, description="Observed rounds that train on the same examples, each with its own model"
     )
     same_data: Annotated[Literal["batch", "client", "cohorts", "replayed"], LATER, Says("same data: {}")] = Field(
         "batch",
-        description="In each round seen. batch: the same examples; client: some of --client-examples; cohorts: sums of "
+        description="With --rounds-seen. batch: the same examples; client: some of --client-examples; cohorts: sums of "
         "changing clients; replayed: such sums, of one model",
     )
     batch_norm: Annotated[Literal["sent", "hidden"] | None, LATER, Says("BatchNorm's statistics {}")] = Field(
         None, description="Running statistics of BatchNorm: sent with the update (default), or hidden"
     )
     round: Annotated[CountOrNone, LISTED] = Field(
-        0, description="Rounds of the trained model, with --training or --weights"
+        0, description="Training rounds whose model is attacked, with --training or --weights"
     )
     prior: Annotated[str, LATER] = Field(
         NONE, description="Public data that informed attacks know: auto, none, a dataset, FILE.npz"
     )
-    labels: Literal["inferred", "known"] = Field("inferred", description="inferred or known")
-    engine: Literal["batched", "reference"] = Field("batched", description="batched or reference")
+    labels: Literal["inferred", "known"] = Field("inferred", description="Labels that attacks use: inferred or known")
+    engine: Literal["batched", "reference"] = Field("batched", description="batched, or reference (sequential)")
     dtype: Literal["float32", "float64"] = Field("float32", description="float32 or float64")
     device: str = "cpu"
     noise_scale: NonNegative = 1.0

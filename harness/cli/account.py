@@ -38,20 +38,23 @@ _ITS_OWN = ("training", "direction", "delta", "as_json")
 
 _Delta = Annotated[float | None, typer.Option(help="In (0, 1); by default 1e-5, or that of the training run.")]
 _Accountant = Annotated[list[str] | None, typer.Option(help="base, advanced, zcdp, rdp, pld; comma-separated, or all.")]
-_Layers = Annotated[int, typer.Option(max=MOST_COUNT, help="Tensors clipped each to the bound: sigma / sqrt(layers).")]
+_Layers = Annotated[
+    int, typer.Option(max=MOST_COUNT, help="Tensors that are clipped one by one: sigma / sqrt(layers).")
+]
 _Clients = Annotated[
-    int, typer.Option(max=MOST_COUNT, help="Clients of whom only the noisy sum is observed: sigma * sqrt(clients).")
+    int,
+    typer.Option(max=MOST_COUNT, help="Clients that add noise each; only the sum is observed: sigma * sqrt(clients)."),
 ]
 _SigmaSchedule = Annotated[
     str | None, typer.Option(help="linear, staircase, exponential, cyclic, linear:sigma ..., or a file of sigmas.")
 ]
 _TargetEpsilon = Annotated[
-    float | None, typer.Option(help="Compute the steps that it allows; without --sigma, the sigma that it needs.")
+    float | None, typer.Option(help="Compute the steps within this epsilon; without --sigma, the sigma that it needs.")
 ]
 _Training = Annotated[
     Path | None, typer.Option(help="Folder of a run trained with --bayesian: its Bayesian epsilons (BDP, not DP).")
 ]
-_Direction = Annotated[str | None, typer.Option(help="Of --training: max (the paper's) or L; both by default.")]
+_Direction = Annotated[str | None, typer.Option(help="With --training: max (as in the paper) or L; both by default.")]
 
 
 @app.command("account", cls=Grouped)
@@ -59,30 +62,40 @@ _Direction = Annotated[str | None, typer.Option(help="Of --training: max (the pa
 def account_command(
     context: typer.Context,
     sigma: Annotated[float | None, typer.Option(help="Noise std over the clipping bound, on the sum.")] = None,
-    sampling_rate: Annotated[float | None, typer.Option(help="Share of the units in a step, in (0, 1].")] = None,
-    steps: Annotated[int | None, typer.Option(max=MOST_STEPS, help="Noisy releases in all.")] = None,
+    sampling_rate: Annotated[
+        float | None, typer.Option(help="Share of records or clients in a step, in (0, 1].")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(max=MOST_STEPS, help="Number of noisy releases.")] = None,
     delta: _Delta = None,
     accountant: _Accountant = None,
-    conversion: Annotated[str | None, typer.Option(help="Of rdp: mironov or improved; both by default.")] = None,
-    orders: Annotated[str | None, typer.Option(help="Of rdp: paper or dense.")] = None,
-    formula: Annotated[str | None, typer.Option(help="Of advanced: drv, kov or optimal.")] = None,
-    e0: Annotated[str | None, typer.Option(help="Of base and advanced: exact, or rounded as printed.")] = None,
+    conversion: Annotated[
+        str | None, typer.Option(help="Conversion of rdp: mironov or improved; both by default.")
+    ] = None,
+    orders: Annotated[str | None, typer.Option(help="Orders of rdp: paper or dense.")] = None,
+    formula: Annotated[str | None, typer.Option(help="Formula of advanced: drv, kov or optimal.")] = None,
+    e0: Annotated[
+        str | None, typer.Option(help="Step epsilon of base and advanced: exact, or rounded to three decimals.")
+    ] = None,
     sampler: Annotated[str | None, typer.Option(help="poisson, without-replacement or none.")] = None,
     adjacency: Annotated[str | None, typer.Option(help="add/remove, or replace (twice the sensitivity).")] = None,
     layers: _Layers = 1,
     clients: _Clients = 1,
     mechanism: Annotated[str, typer.Option(help="gaussian, or skellam: integers in a ring (rdp).")] = "gaussian",
-    bits: Annotated[int, typer.Option(help="Of the ring of skellam.")] = 32,
-    dimensions: Annotated[int, typer.Option(max=10**12, help="Length of the vectors of skellam.")] = 10_000,
+    bits: Annotated[int, typer.Option(help="Bits of skellam's ring.")] = 32,
+    dimensions: Annotated[int, typer.Option(max=10**12, help="Length of skellam's vectors.")] = 10_000,
     sigma_schedule: _SigmaSchedule = None,
-    sigma_end: Annotated[float | None, typer.Option(help="End of a schedule on sigma (4.85).")] = None,
+    sigma_end: Annotated[
+        float | None, typer.Option(help="Last sigma of a schedule such as linear:sigma (4.85).")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(max=MOST_STEPS, help="Rounds of the schedule (100).")] = None,
     target_epsilon: _TargetEpsilon = None,
-    stop: Annotated[str, typer.Option(help="filter: last round within the target; paper: first beyond it.")] = "filter",
+    stop: Annotated[
+        str, typer.Option(help="filter: last round within --target-epsilon; paper: first beyond it.")
+    ] = "filter",
     epsilon: Annotated[float | None, typer.Option(help="Fix epsilon and compute delta.")] = None,
     training: _Training = None,
     direction: _Direction = None,
-    exact: Annotated[bool, typer.Option("--exact", help="No rounding of thousands of sigmas in rdp (slower).")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Do not round a schedule's sigmas in rdp (slower).")] = False,
     as_json: JsonOption = False,
 ) -> int:
     """Compute the privacy cost of noise: epsilon, delta, steps within a budget, or the noise it needs."""

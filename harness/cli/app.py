@@ -30,7 +30,7 @@ COMPLETE = "_HARNESS_COMPLETE"
 #: The commands, each with the first line of its help.
 COMMANDS = {
     "account": "Compute the privacy cost of noise: epsilon, delta, steps within a budget, or the noise it needs.",
-    "assure": "Write a report for data-protection officers: what was tested, what came back, what is proven.",
+    "assure": "Write a report for data-protection officers: what was tested, what was reconstructed, what is proven.",
     "audit": "Compute a lower bound on epsilon by guessing which canaries were in the training of one run.",
     "bench": "Measure speed and memory.",
     "check": "Fail (exit code 1) if a defense is less resilient than the baseline, or an attack is broken.",
@@ -43,14 +43,14 @@ COMMANDS = {
     "history": "Show how success rates and lineup ranks change from run to run; the largest changes come first.",
     "judge": "Test what leaks from captured updates, and whether the declared defense is on.",
     "list": "List attacks, defenses, datasets, models, surfaces and presets, with their settings.",
-    "merge": "Combine the cells of a run's shards, and judge the whole.",
+    "merge": "Combine the shards of a run, and compute its verdicts.",
     "new": "Write a package for your own attack or defense: its file, its test, its entry point.",
     "report": "Make a report of runs: what leaks where, pictures, figures, privacy statements, and commands.",
     "reproduce": "Run a table of the papers and print ours beside theirs, with a verdict per cell.",
     "site": "Make a static board of runs. Each row has a card that anybody can verify.",
     "train": "Train a federation under a defense: accuracy, epsilon, noise and gradient norm per round.",
     "verify": "Compute a card's row again. Exit code 1 if it differs; every difference is named.",
-    "view": "Show all runs in one page: a table to filter, how verdicts moved, and the report of each run.",
+    "view": "Show all runs in one page: a table to filter, how verdicts changed, and the report of each run.",
 }
 
 # What the parser refuses, which is typer's own in its newer versions and click's in those that Flower shares.

@@ -46,7 +46,7 @@ def assure_command(
     ] = None,
     mixed: Annotated[bool, typer.Option("--mixed", help="Allow runs of several systems, suites or versions.")] = False,
 ) -> int:
-    """Write a report for data-protection officers: what was tested, what came back, what is proven."""
+    """Write a report for data-protection officers: what was tested, what was reconstructed, what is proven."""
     stated = Stated(one_line(system, "--system"), one_line(by, "--by"), _date(review_by))
     page = _page_of(out)
     document = _read_claims(claims)

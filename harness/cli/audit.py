@@ -46,20 +46,26 @@ _FOOTER = (
     "steps that ran, if a theorem covers it. claimed: by the paper's convention, or as named."
 )
 
-_Canary = Annotated[list[str] | None, typer.Option(help="together, alone, norm; all by default, of sums the first.")]
-_Guesses = Annotated[int | None, typer.Option(help="Half in, half out (a fifth of the canaries, at most 600).")]
+_Canary = Annotated[list[str] | None, typer.Option(help="together, alone, norm (all; for sums only together).")]
+_Guesses = Annotated[
+    int | None, typer.Option(help="Number of guesses, half of them 'in' (a fifth of the canaries, at most 600).")
+]
 _ClientsPerRound = Annotated[
     int | None,
-    typer.Option(help="Clients observed as a sum, which share canary examples (10 in a secure sum, else 1)."),
+    typer.Option(help="Clients that share the canaries; only their sum is observed (10 in a secure sum, else 1)."),
 ]
 _Colluders = Annotated[
     int | None,
-    typer.Option(help="Clients of it that reveal what they send (as many as it withstands); more plant a fault."),
+    typer.Option(
+        help="Clients of the sum that reveal their messages (as many as it withstands; more are a planted fault)."
+    ),
 ]
-_View = Annotated[str | None, typer.Option(help="server, 'third party' or message, instead of the strongest.")]
+_View = Annotated[
+    str | None, typer.Option(help="Observer: server, 'third party' or message; the strongest by default.")
+]
 _Planted = Annotated[
     list[Path] | None,
-    typer.Option(help="Captures of a Flower job with canary_mod: audit what it released. Repeated."),
+    typer.Option(help="Captures of a Flower job with canary_mod: audit its models. Repeated."),
 ]
 
 
@@ -69,23 +75,29 @@ def audit_command(
     defense: Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated.")] = None,
     defense_arg: AssignmentsOption = None,
     canary: _Canary = None,
-    canaries: Annotated[int, typer.Option(help="How many; each is in with probability one half.")] = 1000,
-    others: Annotated[int, typer.Option(help="Real examples (clients) beside the canaries together.")] = 32,
+    canaries: Annotated[int, typer.Option(help="Number of canaries; each takes part with probability 1/2.")] = 1000,
+    others: Annotated[
+        int, typer.Option(help="Real examples (clients) in the same batch, with --canary together.")
+    ] = 32,
     guesses: _Guesses = None,
     rounds: Annotated[int, typer.Option(help="Rounds of the audited run.")] = 1,
-    steps: Annotated[int, typer.Option(help="Local steps of a round.")] = 10,
+    steps: Annotated[int, typer.Option(help="Local steps per round.")] = 10,
     sampling_rate: Annotated[float, typer.Option(help="Share of the units in a step or round; Poisson below 1.")] = 1.0,
     clients_per_round: _ClientsPerRound = None,
     colluders: _Colluders = None,
-    learning_rate: Annotated[float, typer.Option(help="Of local SGD.")] = 0.05,
-    delta: Annotated[float, typer.Option(help="In (0, 1).")] = 1e-5,
-    confidence: Annotated[float, typer.Option(help="Of every bound on its own.")] = 0.95,
-    seed: Annotated[list[str] | None, typer.Option(help="Comma-separated; one bound for each (0).")] = None,
-    dataset: Annotated[str, typer.Option(help="Of the real examples.")] = "mnist-sample",
+    learning_rate: Annotated[float, typer.Option(help="Learning rate of local SGD.")] = 0.05,
+    delta: Annotated[float, typer.Option(help="Delta, in (0, 1).")] = 1e-5,
+    confidence: Annotated[float, typer.Option(help="Confidence of each bound.")] = 0.95,
+    seed: Annotated[
+        list[str] | None, typer.Option(help="Random seeds, comma-separated; one bound for each (0).")
+    ] = None,
+    dataset: Annotated[str, typer.Option(help="Dataset of the real examples.")] = "mnist-sample",
     model: Annotated[str | None, typer.Option(help="The network whose gradients are audited.")] = None,
     view: _View = None,
-    noise_scale: Annotated[float, typer.Option(help="Plant a fault: multiply all noise without declaring it.")] = 1.0,
-    claimed_epsilon: Annotated[float | None, typer.Option(help="Test this claim instead of the stated one.")] = None,
+    noise_scale: Annotated[float, typer.Option(help="Planted fault: multiply all noise, but do not declare it.")] = 1.0,
+    claimed_epsilon: Annotated[
+        float | None, typer.Option(help="Test this epsilon instead of the defense's own claim.")
+    ] = None,
     planted: _Planted = None,
     out: Annotated[Path | None, typer.Option(help="Write the JSON document to this file too.")] = None,
     device: DeviceOption = "auto",

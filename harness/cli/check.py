@@ -28,7 +28,7 @@ def check_command(
     update: Annotated[bool, typer.Option("--update", help="Make the baseline from these runs instead.")] = False,
     junit: Annotated[Path | None, typer.Option(help="Write a JUnit XML file.")] = None,
     summary: Annotated[Path | None, typer.Option(help="Write a Markdown summary.")] = None,
-    sarif: Annotated[Path | None, typer.Option(help="Write what fails as alerts in SARIF 2.1.0.")] = None,
+    sarif: Annotated[Path | None, typer.Option(help="Write failures as alerts in SARIF 2.1.0.")] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Fail (exit code 1) if a defense is less resilient than the baseline, or an attack is broken."""

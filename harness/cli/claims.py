@@ -48,15 +48,15 @@ _Sources = Annotated[
     typer.Argument(help="Configurations (.toml, .py, .json, .conf, .yaml), or names such as flower:LocalDpMod."),
 ]
 _Defense = Annotated[
-    list[str] | None, typer.Option(help="A name, as among the sources; repeated.", autocompletion=among(()))
+    list[str] | None, typer.Option(help="A filter, such as flower:LocalDpMod; repeated.", autocompletion=among(()))
 ]
 _Arg = Annotated[
     list[str] | None, typer.Option("--arg", "--defense-arg", help="key=value, an argument of the filter; repeated.")
 ]
-_Weights = Annotated[str | None, typer.Option(help="How the mean weighs clients: equal, private or public:100,200.")]
+_Weights = Annotated[str | None, typer.Option(help="Clients' weights in the mean: equal, private or public:100,200.")]
 _Model = Annotated[
     str | None,
-    typer.Option(help="Size of an update by a name, such as resnet18 or lenet.", autocompletion=among(())),
+    typer.Option(help="Model that sets the size of an update, such as resnet18 or lenet.", autocompletion=among(())),
 ]
 _FailOn = Annotated[
     str,
@@ -70,26 +70,28 @@ def claims_command(
     sources: _Sources = None,
     defense: _Defense = None,
     arg: _Arg = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds; from the source, else 1.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds (from the source, else 1).")] = None,
     clients: Annotated[int | None, typer.Option(help="Clients of the federation.")] = None,
     per_round: Annotated[int | None, typer.Option(help="Clients that take part in a round.")] = None,
     participations: Annotated[int | None, typer.Option(help="Rounds that one client takes part in (all).")] = None,
     weights: _Weights = None,
     examples: Annotated[int | None, typer.Option(help="Examples of one client.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Of one client's training.")] = None,
-    local_epochs: Annotated[int | None, typer.Option(help="In every round (1).")] = None,
-    local_steps: Annotated[int | None, typer.Option(help="In every round, in place of epochs.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Batch size of a client.")] = None,
+    local_epochs: Annotated[int | None, typer.Option(help="Local epochs per round (1).")] = None,
+    local_steps: Annotated[int | None, typer.Option(help="Local steps per round, instead of epochs.")] = None,
     drop_last: Annotated[bool, typer.Option("--drop-last", help="The loader drops a smaller last batch.")] = False,
     optimizer: Annotated[str | None, _word("optimizer", "Of clients: sgd, momentum or adam.")] = None,
     server_optimizer: Annotated[str | None, typer.Option(help="FedAvg, FedAdam, FedYogi, FedAvgM, ...")] = None,
     model: _Model = None,
-    parameters: Annotated[int | None, typer.Option(help="Numbers of an update, buffers among them.")] = None,
-    scalars: Annotated[int | None, typer.Option(help="Arrays of an update without a dimension.")] = None,
-    buffers: Annotated[str | None, _word("buffers", "Of the model: none, float or int.")] = None,
-    delta: Annotated[float | None, typer.Option(help="In (0, 1); the source's own, else 1e-5.")] = None,
+    parameters: Annotated[int | None, typer.Option(help="Number of values in an update, with buffers.")] = None,
+    scalars: Annotated[int | None, typer.Option(help="Number of 0-dimensional arrays in an update.")] = None,
+    buffers: Annotated[str | None, _word("buffers", "Buffers of the model: none, float or int.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Delta, in (0, 1) (from the source, else 1e-5).")] = None,
     unit: Annotated[str | None, _word("unit", "Show client or example; both by default.")] = None,
     relation: Annotated[str | None, _word("relation", "Show replace, zero-out or add-remove; all by default.")] = None,
-    framework_version: Annotated[str | None, typer.Option(help="Such as 2.7.2; the newest known by default.")] = None,
+    framework_version: Annotated[
+        str | None, typer.Option(help="Version, such as 2.7.2; the newest known by default.")
+    ] = None,
     fail_on: _FailOn = "claim",
     as_json: JsonOption = False,
 ) -> int:

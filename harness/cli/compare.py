@@ -24,8 +24,10 @@ _WIDTH = 140
 @with_output
 def compare_command(
     a: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    b: Annotated[Path | None, typer.Argument(help="Folder of another run; the same one for two defenses.")] = None,
-    defense: Annotated[list[str] | None, typer.Option(help="Two defenses, as X,Y: X of A beside Y of B.")] = None,
+    b: Annotated[
+        Path | None, typer.Argument(help="Folder of another run; by default A, for two defenses of one run.")
+    ] = None,
+    defense: Annotated[list[str] | None, typer.Option(help="Two defenses, as X,Y: compare X in A with Y in B.")] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Show paired differences, B minus A, of success rate, lineup rank and log RMSE with 95% intervals."""

@@ -35,7 +35,10 @@ def status(
 
 
 @data_app.command("fetch")
-def fetch(name: Annotated[str, typer.Argument(autocompletion=named("datasets"))], data_root: Root = None) -> int:
-    """Download a dataset into the data root; hf:NAME[@REVISION] is one of the Hugging Face hub."""
+def fetch(
+    name: Annotated[str, typer.Argument(help="See harness data status.", autocompletion=named("datasets"))],
+    data_root: Root = None,
+) -> int:
+    """Download a dataset into the data root; hf:NAME[@REVISION] is from the Hugging Face hub."""
     print(f"{fetch_dataset(name, find_data_root(data_root))} is ready")
     return DONE

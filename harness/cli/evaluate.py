@@ -268,11 +268,9 @@ def _file(name: str, path: str | Path | None) -> dict[str, str]:
 
 
 Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated; every combination is a cell.")]
-_Adversary = Annotated[
-    str | None, typer.Option(help="honest, or tampering: the server sends weights of its own making.")
-]
+_Adversary = Annotated[str | None, typer.Option(help="honest, or tampering: the server sends manipulated weights.")]
 _Tap = Annotated[list[str] | None, typer.Option(help="A tap instead of a surface; see harness list surfaces.")]
-_Training = Annotated[Path | None, typer.Option(help="Folder of a harness train run: its model, defense, data.")]
+_Training = Annotated[Path | None, typer.Option(help="Folder of a harness train run: use its model, defense and data.")]
 
 
 @app.command("evaluate", cls=Grouped)

@@ -60,14 +60,16 @@ def frontier_command(
     dataset: Names = None,
     defense: Names = None,
     defense_arg: AssignmentsOption = None,
-    sigma: Annotated[list[str] | None, typer.Option(help="Levels of noise, comma-separated.")] = None,
+    sigma: Annotated[list[str] | None, typer.Option(help="Noise levels, comma-separated.")] = None,
     bits: Annotated[
-        list[str] | None, typer.Option(help="Bits of the numbers that are sent, in the place of noise (quantization).")
+        list[str] | None, typer.Option(help="Bits per sent number, instead of noise (quantization).")
     ] = None,
     surface: Annotated[list[str] | None, typer.Option(help="0 server, 1 update, 2 local step (0).")] = None,
     tap: Annotated[list[str] | None, typer.Option(help="A tap instead of a surface.")] = None,
     attack: Annotated[list[str] | None, typer.Option(help="Attacks instead of the suite auto.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="More data, defenses, levels and places; hours.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Use more datasets, defenses, levels and taps; takes hours.")
+    ] = False,
     # Which cells there are is known after the trainings, so that no number suits by itself.
     jobs: Annotated[int | None, typer.Option(help="Parallel processes for the cells (1).")] = None,
     shard: PartOption = None,

@@ -90,52 +90,59 @@ _COLOURS = {"holds": "green", "violated": "red", "more than declared": "yellow",
 _Prior = Annotated[str | None, typer.Option(help="Data of the same kind that no client holds: a dataset, or FILE.npz.")]
 _Attack = Annotated[
     list[str] | None,
-    typer.Option(help="Comma-separated or repeated (auto with --prior; else cpl, of texts token_rows and span)."),
+    typer.Option(help="Comma-separated or repeated (auto with --prior; else cpl, for texts token_rows and span)."),
 ]
 _UpdateModel = Annotated[
     str,
-    typer.Option(help="Of several local steps: avg, path or unroll.", autocompletion=among(("avg", "path", "unroll"))),
+    typer.Option(
+        help="How attacks model several local steps: avg, path or unroll.",
+        autocompletion=among(("avg", "path", "unroll")),
+    ),
 ]
 _RoundsSeen = Annotated[
     int,
-    typer.Option(callback=at_least_one, help="Rounds that an attacker has of each client."),
+    typer.Option(callback=at_least_one, help="Rounds of each client that the attacker observes."),
 ]
 _SameData = Annotated[
     str,
     typer.Option(
-        help="With --rounds-seen. batch: the same examples in each round; client: others of the client's; cohorts: the "
-        "same, and only sums are seen.",
+        help="With --rounds-seen. batch: the same examples in each round; client: other examples of the same client; "
+        "cohorts: only sums over clients are observed.",
         autocompletion=among(("batch", "client", "cohorts")),
     ),
 ]
 _Chunk = Annotated[
-    int, typer.Option(callback=at_least_one, help="Most clients attacked together; fewer if memory is short.")
+    int, typer.Option(callback=at_least_one, help="Clients attacked together at most; fewer if memory is short.")
 ]
 _ChecksOnly = Annotated[
     bool,
-    typer.Option("--checks-only", help="Check only whether the declared defense is on: seconds, no attack, no prior."),
+    typer.Option(
+        "--checks-only", help="Check only whether the declared defense is on. Takes seconds; no attack, no --prior."
+    ),
 ]
 _Plan = Annotated[
-    bool, typer.Option("--plan", help="Attack nothing: print what would be read, which attacks run, and how long.")
+    bool, typer.Option("--plan", help="Print what would be read, which attacks would run, and for how long. No attack.")
 ]
-_Budget = Annotated[str | None, typer.Option(help="Time that this may take, such as 90s, 10m or 2h: what fits runs.")]
+_Budget = Annotated[str | None, typer.Option(help="Time limit, such as 90s, 10m or 2h; only what fits into it runs.")]
 _Members = Annotated[
     Path | None,
-    typer.Option(help="An .npz file of examples in the training: how well the models tell them. No attack."),
+    typer.Option(help="An .npz file of training examples: test membership inference, without other attacks."),
 ]
 _NonMembers = Annotated[
     Path | None, typer.Option(help="With --members: examples of the same data that were not in the training.")
 ]
 _Weights = Annotated[
     Path | None,
-    typer.Option(help="With --members: the final weights, last after the models of two captured rounds or more."),
+    typer.Option(help="With --members: file of the final weights; they follow the captured rounds, if any."),
 ]
 _References = Annotated[
     int, typer.Option(help="With --members: reference models, trained on halves of the non-members.")
 ]
 _Sites = Annotated[
     bool,
-    typer.Option("--sites", help="Test whether updates of several rounds tell which client sent them. No attack."),
+    typer.Option(
+        "--sites", help="Test whether updates of several rounds reveal which client sent them. No other attack."
+    ),
 ]
 
 

@@ -14,11 +14,11 @@ from harness.results import RunFolder, claimed
 
 @app.command("merge")
 def merge_command(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of shards: one that they share, or one each.")],
-    out: Annotated[Path, typer.Option(help="Folder of the whole; it may be that of the shards.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of the shards: one for all, or one for each.")],
+    out: Annotated[Path, typer.Option(help="Folder of the combined run; may be the shards' folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the result document and nothing else.")] = False,
 ) -> int:
-    """Combine the cells of a run's shards, and judge the whole."""
+    """Combine the shards of a run, and compute its verdicts."""
     with claimed(out):
         document = merge(runs, out)
         save_curves(RunFolder(out).pictures, document.cells)

@@ -34,8 +34,8 @@ class Kind(StrEnum):
 @app.command("new")
 def new_command(
     kind: Annotated[Kind, typer.Argument(help="attack or defense", autocompletion=among(list(Kind)))],
-    name: Annotated[str, typer.Argument(help="Its name on the command line, and of its module.")],
-    out: Annotated[Path, typer.Option(help="The folder for the new package's folder.")] = Path("."),
+    name: Annotated[str, typer.Argument(help="Name on the command line, and of the Python module.")],
+    out: Annotated[Path, typer.Option(help="Folder in which the package's folder is made.")] = Path("."),
     as_json: JsonOption = False,
 ) -> int:
     """Write a package for your own attack or defense: its file, its test, its entry point."""

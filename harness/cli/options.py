@@ -38,13 +38,14 @@ AssignmentsOption = Annotated[list[str] | None, typer.Option(help="[NAME.]key=va
 SurfaceOption = Annotated[list[str] | None, typer.Option(help="0 server, 1 update, 2 local step; all by default.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 ChunkOption = Annotated[
-    int, typer.Option(callback=at_least_one, help="Most victims attacked together; fewer if memory is short.")
+    int, typer.Option(callback=at_least_one, help="Victims attacked together at most; fewer if memory is short.")
 ]
 OutOption = Annotated[Path, typer.Option(help="Folder for the results.")]
 DataRootOption = Annotated[Path | None, typer.Option(help="Folder of datasets.")]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Continue an earlier run in the folder.")]
 AllMembersOption = Annotated[
-    bool, typer.Option("--all-members", help="Run every member of a suite, also where one settled the place.")
+    bool,
+    typer.Option("--all-members", help="Run every attack of a suite, even where an earlier one decided the verdict."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 PooledSeedOption = Annotated[list[str] | None, typer.Option(help="Comma-separated; seeds are pooled (0).")]
@@ -53,7 +54,8 @@ ShardOption = Annotated[
     typer.Option(metavar="I/N", help="Compute this part of the cells only; harness merge combines the parts."),
 ]
 PartOption = Annotated[
-    str | None, typer.Option(metavar="I/N", help="Compute this part only; --resume instead of it combines the parts.")
+    str | None,
+    typer.Option(metavar="I/N", help="Compute this part only; at last --resume without --shard combines the parts."),
 ]
 JobsOption = Annotated[
     int | None,
@@ -61,11 +63,11 @@ JobsOption = Annotated[
 ]
 ThreadsOption = Annotated[
     int | None,
-    typer.Option(help="Threads per process; may change last bits (cores divided by jobs; 1 on a cluster)."),
+    typer.Option(help="Threads per process; may change the last bits of results (cores / jobs; 1 on a cluster)."),
 ]
 
 ClusterOption = Annotated[
-    str | None, typer.Option(help="ray or slurm: compute the cells on a cluster (extras of these names).")
+    str | None, typer.Option(help="ray or slurm: compute the cells on a cluster (pip extras of these names).")
 ]
 ClusterArgs = Annotated[
     list[str] | None, typer.Option(help="key=value, repeated: ray's address, gpus; options of sbatch.")
@@ -73,11 +75,11 @@ ClusterArgs = Annotated[
 TrainOnlyOption = Annotated[
     str | None,
     typer.Option(
-        help="adapters: train LoRA adapters and the last layer alone, as NAME+adapters(RANK) does.",
+        help="adapters: train only LoRA adapters and the last layer, like --model NAME+adapters(RANK).",
         autocompletion=among(("adapters",)),
     ),
 ]
-AdapterRankOption = Annotated[int | None, typer.Option(help="Of --train-only adapters (8).")]
+AdapterRankOption = Annotated[int | None, typer.Option(help="LoRA rank of --train-only adapters (8).")]
 RowJobsOption = Annotated[int | None, typer.Option(help="Parallel processes for the rows (1).")]
 
 
@@ -169,13 +171,13 @@ def _with(name: str, annotation: Any, around: Callable[[Any, dict[str, Any], Com
 _TrackOption = Annotated[
     str | None,
     typer.Option(
-        help="mlflow: write the results as a run of MLflow too (extra mlflow).", autocompletion=among(("mlflow",))
+        help="mlflow: also log the results as an MLflow run (pip extra mlflow).", autocompletion=among(("mlflow",))
     ),
 ]
 _ALSO = ("svg", "pdf")
 _PicturesAsOption = Annotated[
     list[str] | None,
-    typer.Option(help="Write pictures in these forms too: svg, pdf; comma-separated.", autocompletion=among(_ALSO)),
+    typer.Option(help="Also write pictures as svg, pdf; comma-separated.", autocompletion=among(_ALSO)),
 ]
 
 

@@ -39,16 +39,17 @@ from harness.training.rounds import chunks_of
 
 _SETTINGS = [name for name in TrainSettings.model_fields if name not in ("defense_args", "seed", "device")]
 
-_Keep = Annotated[list[str] | None, typer.Option("--keep-rounds", help="Rounds whose model is kept, as 0,10,20.")]
+_Keep = Annotated[list[str] | None, typer.Option("--keep-rounds", help="Rounds whose model is kept, such as 0,10,20.")]
 _Bayesian = Annotated[
     bool, typer.Option("--bayesian", help="Keep the norms of every round, for Bayesian accounting (BDP, not DP).")
 ]
 _Seed = Annotated[
     int | None,
-    typer.Option(help=f"{TrainSettings.model_fields['seed'].description} By default these take a secret key."),
+    typer.Option(help=f"{TrainSettings.model_fields['seed'].description} Without it, these use a secret key."),
 ]
 _Jobs = Annotated[
-    int | None, typer.Option(help="Parallel processes for the clients of a round, each with its own data (1).")
+    int | None,
+    typer.Option(help="Parallel processes for the clients of a round, each with its own copy of the data (1)."),
 ]
 
 
@@ -65,7 +66,7 @@ def train_command(
     bayesian: _Bayesian = False,
     seed: _Seed = None,
     evaluate_every: Annotated[int, typer.Option(help="Rounds between two measurements of accuracy.")] = 1,
-    chunk: Annotated[int, typer.Option(help="Clients trained together; bounds memory, changes no number.")] = 25,
+    chunk: Annotated[int, typer.Option(help="Clients trained together; limits memory, does not change results.")] = 25,
     jobs: _Jobs = None,
     threads: ThreadsOption = None,
     device: DeviceOption = "auto",

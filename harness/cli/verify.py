@@ -23,7 +23,7 @@ _MOST = 12
 def verify_command(
     card: Annotated[Path, typer.Argument(help="A card that harness site wrote.")],
     statistically: Annotated[
-        bool, typer.Option("--statistically", help="Compare as if computed on another processor.")
+        bool, typer.Option("--statistically", help="Compare statistically, as for another processor.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for the new results (a temporary one).")] = None,
     resume: Annotated[

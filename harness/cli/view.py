@@ -22,12 +22,12 @@ _OF_RUNS = ("results.json", "judged.json", "training.json")
 @app.command("view")
 @without_collecting()
 def view_command(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders that hold such.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders that contain such folders.")],
     out: Annotated[Path, typer.Option(help="Folder of the pages.")] = Path("view"),
     serve: Annotated[bool, typer.Option("--serve", help="Serve the pages on this machine until Ctrl-C.")] = False,
     port: Annotated[int, typer.Option(help="Port of --serve; 0 takes a free one.", min=0, max=65535)] = 0,
 ) -> int:
-    """Show all runs in one page: a table to filter, how verdicts moved, and the report of each run."""
+    """Show all runs in one page: a table to filter, how verdicts changed, and the report of each run."""
     index = out / "index.html"
     require_writable(index)
     require_own(index, BEGINNING)

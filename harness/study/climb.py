@@ -50,18 +50,20 @@ class FrontierSettings(BaseModel):
     attacked: Literal["initial", "trained"] = Field(
         "initial", description="Attacked weights: initial (a network per victim), or trained."
     )
-    clients: Count = Field(20, description="N.")
-    clients_per_round: Count = Field(20, description="K.")
-    rounds: Count = Field(20, description="T.")
+    clients: Count = Field(20, description="N, clients of the federation.")
+    clients_per_round: Count = Field(20, description="K, clients per round.")
+    rounds: Count = Field(20, description="T, rounds.")
     local_steps: Count = Field(10, description="L, local steps per round.")
-    batch_size: Count = Field(10, description="B, examples per local step of the training.")
-    examples: Count | None = Field(None, description="Per client; by default L times B, or as many as there are.")
+    batch_size: Count = Field(10, description="B, examples per local step of training.")
+    examples: Count | None = Field(
+        None, description="Examples per client; by default L times B, or fewer if there are fewer."
+    )
     split: str = Field("iid", description="See harness train.")
     client_sampling: ClientSampling = Field("all", description="fixed, poisson or all.")
     batch_sampling: BatchSampling = Field("poisson", description="shuffle, partition, poisson or without-replacement.")
-    learning_rate: Positive = Field(0.1, description="Of local SGD.")
-    delta: Delta = Field(1e-5, description="Of every epsilon.")
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="Of training and victims.")
+    learning_rate: Positive = Field(0.1, description="Learning rate of local SGD.")
+    delta: Delta = Field(1e-5, description="Delta of every epsilon.")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="Random seed of training and victims.")
 
 
 @dataclass(frozen=True)

@@ -162,38 +162,43 @@ class TrainSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    dataset: str = Field("mnist-sample", description="Trains on its train part, measures on its test part.")
+    dataset: str = Field("mnist-sample", description="Its train part trains, its test part measures accuracy.")
     model: str | None = Field(None, description="cnn for images, mlp2 for tables by default.")
     defense: str = Field("none", description="See harness list defenses.")
     defense_args: dict[str, Any] = Field(default_factory=dict)
-    clients: Count = Field(100, description="N.")
-    clients_per_round: Count = Field(10, description="K.")
-    rounds: Count = Field(20, description="T.")
+    clients: Count = Field(100, description="N, clients of the federation.")
+    clients_per_round: Count = Field(10, description="K, clients per round.")
+    rounds: Count = Field(20, description="T, rounds.")
     local_steps: Count = Field(100, description="L, local steps per round.")
     batch_size: Count = Field(5, description="B, examples per local step.")
-    examples: Count | None = Field(None, description="Per client; by default one local pass, L times B.")
+    examples: Count | None = Field(None, description="Examples per client; by default L times B (one pass).")
     algorithm: Literal["fedavg", "fedsgd", "scaffold", "scaffold-warm"] = Field(
         "fedavg", description="fedavg, fedsgd, scaffold or scaffold-warm."
     )
     split: str = Field("shards", description="shards, iid, dirichlet, similarity, sorted or natural.")
-    level: NonNegative = Field(0.5, description="Dirichlet concentration, or share of uniform labels.")
+    level: NonNegative = Field(
+        0.5, description="Concentration of dirichlet; share of uniform labels of similarity and sorted."
+    )
     client_sampling: ClientSampling = Field("fixed", description="fixed (K of N), poisson (rate K/N) or all.")
     batch_sampling: BatchSampling = Field("shuffle", description="shuffle, partition, poisson or without-replacement.")
-    learning_rate: Positive = Field(0.05, description="Of local SGD.")
-    server_learning_rate: Positive = Field(1.0, description="Of the server's step.")
+    learning_rate: Positive = Field(0.05, description="Learning rate of local SGD.")
+    server_learning_rate: Positive = Field(1.0, description="Learning rate of the server.")
     local_momentum: Momentum = Field(0.0, description="Short for --optimizer sgd:momentum=...")
     server_momentum: Momentum = Field(0.0, description="Short for --server-optimizer fedavgm:momentum=...")
-    optimizer: str = Field("sgd", description="Of local steps, new in every round: adam:lr=0.001, sgd:momentum=0.9")
+    optimizer: str = Field("sgd", description="Local optimizer, new in every round: adam:lr=0.001, sgd:momentum=0.9")
     server_optimizer: str = Field(
-        "fedavg", description="fedavg, fedavgm, fedadagrad, fedadam or fedyogi: fedadam:lr=0.01,beta1=0.9,tau=0.001"
+        "fedavg",
+        description="fedavg, fedavgm, fedadagrad, fedadam or fedyogi, such as fedadam:lr=0.01,beta1=0.9,tau=0.001",
     )
-    epochs: Count | None = Field(None, description="Passes per round over --examples; local steps follow.")
-    target_epsilon: Positive | None = Field(None, description="Stop before the round that would exceed it.")
+    epochs: Count | None = Field(None, description="Passes per round over --examples, instead of --local-steps.")
+    target_epsilon: Positive | None = Field(None, description="Stop before the round that would exceed this epsilon.")
     budget: Literal["claimed", "valid"] = Field(
-        "valid", description="The epsilon that the target counts: valid or claimed."
+        "valid", description="Epsilon that --target-epsilon limits: valid or claimed."
     )
-    delta: Delta = Field(1e-5, description="Of every epsilon.")
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="Of splits and weights (0), and of noise and sampling.")
+    delta: Delta = Field(1e-5, description="Delta of every epsilon.")
+    seed: Annotated[int, Field(ge=0)] = Field(
+        0, description="Random seed of splits and weights (0), and of noise and sampling."
+    )
     device: str = "cpu"
 
     @model_validator(mode="before")
