@@ -1,4 +1,4 @@
-"""Blind: the mean of public examples of the class, whatever was read. A control: what success a guess has by chance.
+"""Blind: guesses the mean of public examples of the class, without the gradient. A control for success by chance.
 
 Labels are inferred as other attacks infer them; the gradient is used for nothing else.
 """

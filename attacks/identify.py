@@ -1,4 +1,4 @@
-"""Identify: the likelihood of each of some known images, under everything the defense is known to do.
+"""Identify: the likelihood of each candidate image, given all that is known of the defense.
 
 The optimal test between simple hypotheses compares likelihoods (Neyman and Pearson 1933), so where the noise is known
 nothing tells more. It is what theorems of reconstruction robustness bound (Balle et al. 2022; Hayes et al. 2023): the

@@ -1,4 +1,4 @@
-"""Imprint: a layer of bins put before the network; each bin that one image alone falls into gives that image away.
+"""Imprint: a layer of bins before the network; each bin that only one image falls into reveals that image.
 
 Unit k of the layer is active for images whose weighted brightness lies above the cutoff c_k, and every active unit has
 the same derivative. So the gradients of neighbouring units differ by those of the images between their cutoffs: with

@@ -1,4 +1,4 @@
-"""Learned: a linear inverse, fitted to public examples that are run through the very defense at the same weights.
+"""Learned: a linear inverse, fitted to public examples that pass through the same defense at the same weights.
 
 It plays the round itself, so it needs to be told nothing of clipping, masks, bounds or noise: whatever the defense
 does to what is read, it does to the public examples too. That takes victims who share weights.

@@ -1,4 +1,4 @@
-"""Levels: the image that the sizes of a gradient's tensors tell of, though noise hides their directions.
+"""Levels: an image from the norms of a gradient's tensors, where noise hides their directions.
 
 Noise whose level follows the private gradient gives its norm away, however large it is: of P coordinates the level is
 read off to a share of 1 / sqrt(2P). Public examples of each class are put in the victim's place; the sizes that what

@@ -1,4 +1,4 @@
-"""MAP: the most probable image, given what was read, the noise it is known to carry, and public data of the same kind.
+"""MAP: the most probable image, given the observation, its known noise, and public data of the same kind.
 
 The prior is a Gaussian over the examples of a class, the noise has a known law: the attack minimises their negative
 log density. Everything a defense does without noise (clipping, leaving coordinates out) is done to the dummy's gradient

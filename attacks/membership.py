@@ -1,4 +1,4 @@
-"""Membership: the weights of a client went down the loss of its own examples, whatever its optimizer made of that.
+"""Membership: training lowers the loss of a client's own examples, whatever the optimizer; this ranks candidates.
 
 Of some known images of a class, the update is the most opposed to the gradient of one that the client trained on. That
 needs no likelihood, so it works on several steps of Adam too, which send no sum of gradients.

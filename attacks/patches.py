@@ -1,4 +1,4 @@
-"""Patches: a vision transformer that learns its places gives its image away in closed form.
+"""Patches: a vision transformer with learned position embeddings reveals its image in closed form.
 
 Token p is W x_p + b + e_p. The gradient of its place e_p is the token's error d_p, and that of W is the sum of d_p x_p
 over the patches. As long as the errors are linearly independent, least squares gives every x_p. Idea: Lu et al.,

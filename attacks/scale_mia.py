@@ -1,4 +1,4 @@
-"""Scale-MIA: bins in a network's own hidden layer give features away, and features are taken back to images.
+"""Scale-MIA: bins in a hidden layer of the network reveal features, which are decoded to images.
 
 No module is added. All units of the first fully connected layer get one direction of what the layers before it make of
 an image, and cutoffs at public quantiles, so that neighbouring units differ by the images between them (as ``imprint``

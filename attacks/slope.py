@@ -1,4 +1,4 @@
-"""Slope: what would have made the reading more probable, as an image, where noise leaves none but class means probable.
+"""Slope: the gradient of the likelihood at class means, as an image, where noise makes all else improbable.
 
 Strong noise draws the most probable image (``map``) to the mean of its class, from which all images of the class are
 about as far. The slope of the likelihood at the class means still points to the victim's own. It is handed out at full

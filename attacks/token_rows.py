@@ -1,4 +1,4 @@
-"""Token rows: a trained table of words has a gradient in just the rows of the words that were used.
+"""Token rows: the gradient of a trained token embedding is nonzero only in the rows of the tokens that were used.
 
 That is a bag of words, exact. Where places are learned too, the row of a word is the sum of the rows of its places,
 so that least squares put every word where it stood. The first half is folklore (Melis et al., "Exploiting Unintended

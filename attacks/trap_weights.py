@@ -1,4 +1,4 @@
-"""Trap weights: a first layer whose units hardly ever fire, so that most that do fire for one example alone.
+"""Trap weights: a first layer whose units are rarely active; most active units have only one example.
 
 Half of a unit's weights are negative and outweigh the others, so that only an unusual example activates it. How much
 they outweigh is set by public data: every unit is active for one public example in as many as are behind what the

@@ -1,4 +1,4 @@
-"""CENSOR: in the place of a gradient goes a random one, tensor by tensor as long, that lowers the loss most.
+"""CENSOR: sends a random vector instead of the gradient, with the same norm per tensor, that lowers the loss most.
 
 Source: Zhang et al. 2025, "CENSOR: Defense Against Gradient Inversion via Orthogonal Subspace Bayesian Sampling"
 (NDSS), section IV, as in CENSOR 2739a368, ``defense.py`` and ``run_rec.py``: the projection lacks a division by the

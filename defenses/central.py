@@ -1,4 +1,4 @@
-"""Central Gaussian noise as TensorFlow Federated and pfl-research add it: on the sum, by the bound of the clip.
+"""Central Gaussian noise as TensorFlow Federated and pfl-research add it: on the sum, times the clipping bound.
 
 Sources: TensorFlow Federated 63f73da4, ``aggregators/differential_privacy.py``; pfl-research c9d1f32f,
 ``pfl/privacy/privacy_mechanism.py``; pfl 0.6.0, ``pfl/privacy/adaptive_clipping.py``; Andrew et al. 2021 for the bound

@@ -1,4 +1,4 @@
-"""Compression of updates, which some take for a defense: fewer bits, signs, the largest values alone.
+"""Compression of updates, sometimes used as a defense: fewer bits, signs, or only the largest values.
 
 Sources: NVFlare's ``ModelQuantizer`` (nvflare 2.9.0, ``app_opt/pt/quantization/``); Alistarh et al. 2017 (QSGD) and
 Bernstein et al. 2018 (signSGD) as in rog e6efc048, ``src/compress/compressor.py``; Karimireddy et al. 2019 (error

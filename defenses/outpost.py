@@ -1,4 +1,4 @@
-"""Outpost: a local step is now and then pruned and gets noise, more of it in tensors whose weights vary more.
+"""Outpost: prunes some local steps and adds noise to them, more in tensors whose weights vary more.
 
 Source: Wang, Hugh, Li 2023, "More than Enough is Too Much: Adaptive Defenses against Gradient Leakage in Production
 Federated Learning", section IV, as in plato badbe27c, ``defense/Outpost/perturb.py`` (later commits change nothing).

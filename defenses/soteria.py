@@ -1,4 +1,4 @@
-"""Soteria: of the layer before the last, the features that tell most of the input carry no gradient.
+"""Soteria: zeroes the gradient of those features before the last layer that reveal most of the input.
 
 Source: Sun et al. 2021, "Soteria: Provable Defense against Privacy Leakage in Federated Learning from Representation
 Perspective", as in Soteria 23cf90e9, ``GS_attack/reconstruct_image.py``. All other tensors leave exactly.

@@ -95,17 +95,17 @@ class Tap(StrEnum):
         (*_SENT, Hook.SUM_SECURELY, Hook.SERVER_RECEIVE), (*_SENT, Hook.SUM_SECURELY, Hook.SERVER_RECEIVE),
     )  # fmt: skip
     PUBLISHED = (
-        "T0.agg", "what the server applies, the mean of the round's clients after its noise: anybody with two models",
+        "T0.agg", "what the server applies: the mean of the round's clients after its noise; visible in the models",
         "update", tuple(Hook), tuple(Hook),
     )  # fmt: skip
     DELTA_Y = (
         "T1.delta_y",
-        "SCAFFOLD: how far the model moved, to one who knows no variates (T1.out: to one who does)",
+        "SCAFFOLD: the model update, for an attacker without the variates (T1.out: with them)",
         "update", _STEP, _STEP,
     )  # fmt: skip
     DELTA_C = (
         "T1.delta_c",
-        "SCAFFOLD: how the client's variate changed, to one who does not know it",
+        "SCAFFOLD: the change of the client's variate, for an attacker without the variate",
         "update",
         _STEP,
         _STEP,
