@@ -184,7 +184,7 @@ _MOST_PANELS = 60
 
 def print_history(names: Sequence[str], trends: Sequence[Trend], console: Console) -> None:
     """Prints success and mean rank of each cell in the last runs, the cells that moved most first."""
-    table = Table("cell", "number", *(safe(name, 20) for name in names[-_SHOWN:]), "moved")
+    table = Table("cell", "measure", *(safe(name, 20) for name in names[-_SHOWN:]), "moved")
     for trend in trends:
         columns = {
             "success": [point.asr for point in trend.points], "mean rank": [point.mean_rank for point in trend.points],

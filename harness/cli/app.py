@@ -158,7 +158,8 @@ def run(arguments: list[str]) -> int:
         return _say(str(error))
     except _REFUSED as error:
         message = _REPEATED.sub(r"\1", error.format_message().replace("Value error, ", ""))
-        return _say(f"{message} (see harness --help)")
+        asked = getattr(error, "ctx", None)
+        return _say(f"{message} (see {asked.command_path if asked else 'harness'} --help)")
     except KeyboardInterrupt:
         return STOPPED
     except (BrokenPipeError, Unwritable):

@@ -87,7 +87,8 @@ def make_baseline(path: Path, cells: list, versions: dict, problems: list[str]) 
     few = [cell for cell in cells if len(cell.victims) < VICTIMS_NEEDED]
     if few or not cells:
         who = f"{few[0].title} has {len(few[0].victims)} victims" if few else "the runs have no cell"
-        fix = f"run harness evaluate with --victims {VICTIMS_NEEDED}"
-        raise UsageError(f"{who}, and a baseline needs {VICTIMS_NEEDED}; {fix}")
+        raise UsageError(
+            f"{who}, and a baseline needs {VICTIMS_NEEDED}; evaluate again with --victims {VICTIMS_NEEDED}"
+        )
     write_baseline(path, as_baseline(cells, versions))
     return cells

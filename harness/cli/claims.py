@@ -197,7 +197,7 @@ def _paragraphs(rows: list[Row]) -> Iterator[str]:
     for group, below in _groups(rows):
         for row in group:
             defense, acts, unit, relation, view, claimed, proven, over, why = _cells(row)
-            yield f"{defense} ({acts}), {unit}, {relation}, {view}"
+            yield f"{defense} ({acts}), unit {unit}, {relation}, view {view}"
             yield f"    claimed {claimed}; proven {proven}; over {over}"
             yield f"    {why}"
         yield from below

@@ -310,7 +310,7 @@ def _read(file: Path) -> bytes:
         if done:
             said = f"does not exist: the run is unfinished, {done} cells and controls are done"
             raise _wrong(file, said, "add --resume to the command that began it") from error
-        raise _wrong(file, "does not exist", "give the folder a finished harness evaluate wrote with --out") from error
+        raise _wrong(file, "does not exist", "give the --out folder of a finished harness evaluate") from error
 
 
 def _parse(file: Path, content: bytes) -> object:

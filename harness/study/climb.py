@@ -103,7 +103,8 @@ def noise_setting(defense: str) -> str:
     found = next((name for name in own if name.rpartition(".")[2] in (*_NOISE, BITS)), None)
     if found is None:
         raise UsageError(
-            f"{defense} has no noise to raise; name a defense with {' or '.join(_NOISE)}, as fed_cdp, or quantization"
+            f"{defense} has no noise level; choose a defense with one, such as fed_cdp (settings {', '.join(_NOISE)}), "
+            "or quantization"
         )
     return found
 

@@ -86,7 +86,7 @@ def test_what_is_too_small_for_a_baseline_names_the_command_and_the_number(harne
     line = "evaluate --defense none --dataset digits --model mlp --victims 2 --attack analytic --surface 2"
     assert harness(*line.split(), "--no-pictures", "--out", "few")[0] == 0
     code, _, err = harness("check", "few", "--baseline", "b.json", "--update")
-    assert code == 2 and "has 2 victims, and a baseline needs 24; run harness evaluate with --victims 24" in err
+    assert code == 2 and "has 2 victims, and a baseline needs 24; evaluate again with --victims 24" in err
 
 
 @pytest.mark.parametrize("command", ["check run --baseline b.json", "compare run run"])
@@ -185,7 +185,7 @@ def test_compare_two_defenses_and_a_run_with_itself(harness: Command, run: Path)
     code, out, _ = harness("compare", "run", "run", "--json")
     assert code == 0 and all(one["asr"]["difference"] == 0 for one in json.loads(out)["contrasts"])
     code, out, _ = harness("compare", "run", "run")
-    assert code == 0 and "success: share of victims of whom any example came back" in " ".join(out.split())
+    assert code == 0 and "success: share of victims with a reconstructed example" in " ".join(out.split())
 
 
 def test_history_draws_what_it_can_read(harness: Command, run: Path) -> None:

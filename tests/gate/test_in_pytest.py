@@ -137,5 +137,5 @@ def test_a_defense_that_protects_less_is_worse(pytester: pytest.Pytester) -> Non
 
 def test_too_few_victims_make_no_baseline(pytester: pytest.Pytester) -> None:
     body = 'leakage(defense="none", victims=4, **SMALL).assert_not_worse()'
-    said(tried(pytester, body, "--leakage-update", iterations=1), "has 4 victims*raise victims")
+    said(tried(pytester, body, "--leakage-update", iterations=1), "has 4 victims*evaluate again with victims 24")
     assert not list(pytester.path.glob("leakage/*"))

@@ -124,7 +124,7 @@ def test_the_level_of_a_frameworks_filter_is_its_own_setting(defense: str, setti
 
 
 MISTAKES = {
-    "no noise": (["--defense", "pruning"], "no noise to raise"),
+    "no noise": (["--defense", "pruning"], "pruning has no noise level; choose a defense with one, such as fed_cdp"),
     "what is varied": (["--defense", "fed_cdp", "--defense-arg", "sigma=5"], "sigma of fed_cdp is what --sigma varies"),
     "no number": (["--sigma", "many"], "--sigma takes numbers"),
     "noise of a quantizer": (["--defense", "quantization"], "levels of quantization are bits; name bits with --bits"),
