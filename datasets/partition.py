@@ -58,8 +58,8 @@ def _shards(labels: Tensor, clients: int, examples: int, random: torch.Generator
     smallest = min(len(members) for members in queues.members if len(members))
     if examples < 2 or examples % 2 or size > smallest:
         raise UsageError(
-            f"shards give a client two halves of one class each: its examples must be even and at most {2 * smallest}, "
-            f"not {examples}; set --examples, or use --split iid"
+            f"split shards needs an even number of examples per client, at most {2 * smallest}, not {examples}; "
+            "set --examples, or use --split iid"
         )
     copies, per_class = 0, [0]
     while sum(per_class) < 2 * clients:

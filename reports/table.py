@@ -104,7 +104,7 @@ def _verdict(row: SummaryRow) -> Text:
 
 
 def _strongest(row: SummaryRow) -> str:
-    return text.safe(row.strongest or "none works", 24)
+    return text.safe(row.strongest or "no attack works", 24)
 
 
 def _tier(row: SummaryRow) -> str:

@@ -65,7 +65,7 @@ def print_training(document: TrainDocument, console: Console, folder: Path) -> N
         f"{document.train_examples} training and {document.test_examples} test examples, {document.parameters} "
         f"parameters; on average {document.overlap:.2f} clients hold an example"
     )
-    heads = ("round", "accuracy", "loss", "claimed epsilon", "noise on a step", "gradient norm", "update norm", "s")
+    heads = ("round", "accuracy", "loss", "claimed epsilon", "step noise", "gradient norm", "update norm", "sec")
     table = Table(*heads, show_edge=False, pad_edge=False)  # narrow: a number that is cut is another number
     shown = _shown(document.rounds)
     for record in shown:

@@ -150,7 +150,7 @@ def leaked() -> Iterator[str]:
         low, high = (f"{100 * one:.0f}" for one in row["success"]["ci95"])
         word = "identifies" if row["identifies"] and row["verdict"] != "leaks" else row["verdict"]
         rate = f"{row['success']['rate']:.0%} [{low}-{high}]"
-        yield f"| `{name} {options}` | {word} | {rate} | {row['strongest'] or 'none works'} |"
+        yield f"| `{name} {options}` | {word} | {rate} | {row['strongest'] or 'no attack works'} |"
 
 
 def draw() -> None:

@@ -84,7 +84,7 @@ def test_sorted_clients_share_nothing_and_hold_runs_of_labels(level: float, most
     [
         ((10, 20, "rings", 0.5), "choose iid, shards"),
         ((10, 601, "iid", 0.5), "lower it"),
-        ((10, 21, "shards", 0.5), "must be even and at most 100, not 21; set --examples"),
+        ((10, 21, "shards", 0.5), "an even number of examples per client, at most 120, not 21; set --examples"),
         ((2, 140, "shards", 0.5), "at most 120"),
         ((31, 20, "sorted", 0.5), "gives none twice; lower clients or examples"),
         ((0, 20, "iid", 0.5), "at least one example"),
