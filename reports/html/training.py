@@ -64,7 +64,7 @@ def round_table(runs: Sequence[RunData]) -> Table:
         *(
             Head(title, number=True)
             for title in (
-                "round", "accuracy", "loss", "claimed epsilon", "noise on a step", "gradient norm", "update norm",
+                "round", "accuracy", "loss", "claimed epsilon", "step noise", "gradient norm", "update norm",
                 "seconds",
             )
         ),
