@@ -122,10 +122,10 @@ def labels_of_starts(attack: "Attack", observation: Observation) -> Tensor | Non
     """Return what an attack says of labels at its starts; the first that it is asked.
 
     Raises:
-        UsageError: it optimizes images, and the observation is of texts.
+        UsageError: it changes numbers little by little, and the observation is of texts.
     """
     if attack.reads == "images" and not attack.by_vectors and observation.model.vocabulary is not None:
-        raise UsageError("this attack reconstructs images, and the data are texts; use --attack token_rows or span")
+        raise UsageError("it changes an image little by little, which a text cannot be; use --attack auto")
     return attack.labels_of_starts(observation)
 
 

@@ -39,8 +39,8 @@ def hub_name(name: str) -> str:
     repository, revision = _parts(name)
     if revision is None or not _COMMIT.fullmatch(revision):
         raise UsageError(
-            f"{name!r} has no commit, and the hub's data change; harness data fetch {PREFIX}{repository} prints the "
-            "name that has one"
+            f"{name!r} names no commit, and data on the hub change; harness data fetch {PREFIX}{repository} prints "
+            "the name with its commit"
         )
     return name
 
@@ -88,8 +88,8 @@ def fetch_of_hub(name: str, root: Path) -> str:
         raise
     except Exception as error:  # of the network, of a server, of a file of anybody's
         raise UsageError(
-            f"dataset {name!r} could not be had ({in_one_line(error)[:200]}); check its name and the connection, then "
-            f"repeat: harness data fetch {name}"
+            f"dataset {name!r} could not be loaded ({in_one_line(error)[:200]}); check its name and the connection; "
+            f"repeat harness data fetch {name}"
         ) from error
     images, labels = found.arrays(name)
     path = _place(root, pinned)

@@ -135,7 +135,7 @@ def dataset_name(name: str) -> str:
             )
         how = f" with {_CONVERT[ending]}" if ending in _CONVERT else ""
         raise UsageError(
-            f"{name!r} is no .npz file, nor .csv or .parquet, which own data are read from; convert it{how}: "
+            f"{name!r} is no .npz, .csv or .parquet file, which data of your own must be; convert it{how}: "
             "numpy.savez('NEW.npz', images=images, labels=labels)"
         )
     return DATASETS.resolve(name)

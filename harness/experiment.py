@@ -546,7 +546,7 @@ def check_adversary(adversary: str | None, cells: list[CellSettings]) -> None:
     tampers = [cell.attack for cell in cells if cell.build_attack().tier == "tampering"]
     if adversary == "honest" and tampers:
         raise UsageError(
-            f"attack {tampers[0]!r} sends weights of its own making, which an honest server does not; use --adversary "
+            f"attack {tampers[0]!r} sends manipulated weights, which an honest server does not; use --adversary "
             "tampering, or another attack"
         )
     if adversary == "tampering" and not tampers:

@@ -153,8 +153,8 @@ def _read_config(path: Path, known: set[str]) -> dict[str, Any]:
     unknown = sorted(set(options) - known)
     if unknown:
         raise UsageError(
-            f"{str(path)!r} has an unknown option {unknown[0]!r}; a file says what is evaluated, by the names of "
-            "harness evaluate --help, and how (--out, --jobs, --resume and so on) stands on the command line"
+            f"{str(path)!r} has an unknown option {unknown[0]!r}; a file takes those of harness evaluate --help that "
+            "say what is evaluated; give --out, --jobs, --resume and so on on the command line"
         )
     for name in _PATHS:
         if not isinstance(options.get(name, ""), str):
@@ -203,7 +203,7 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
     check_adversary(options.get("adversary"), cells)
     if options.get("server_state") and not any(cell.server_state for cell in cells):
         raise UsageError(
-            "no cell goes by --server-state: that needs a --round above 0 and a defense whose bound adapts, such as "
+            "no cell uses --server-state: it needs a --round above 0 and a defense whose bound adapts, such as "
             "quantile; add them, or leave it out"
         )
     return cells

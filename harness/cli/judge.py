@@ -191,12 +191,12 @@ def judge_command(
         use_threads(threads)
         return judge_membership(captures or [], members, non_members, model, weights, references, device, as_json)
     if model is not None or weights is not None or references != REFERENCES:
-        raise UsageError("--model, --weights and --references are of --members; add it, or drop them")
+        raise UsageError("--model, --weights and --references need --members; add it, or drop them")
     if not captures:
         raise UsageError("no capture named; add folders of captures")
     captures = folders_of(captures)
     if truth is not None and len(captures) > 1:
-        raise UsageError("--truth is of one capture; put each capture's own into its folder as truth.npz")
+        raise UsageError("--truth works for one capture; put the truth of each into its folder, as truth.npz")
     if checks_only:
         _require_none("--checks-only", attacks_only)
         return judge_checks([read_capture(path, truth) for path in captures], names_of(captures), as_json)
@@ -408,8 +408,8 @@ def chosen_public(prior: str | None) -> str:
     public = NONE if prior is None else choose_public(prior)
     if public == AUTO:
         raise UsageError(
-            "--prior auto is a part of the dataset that evaluate attacks, and captures are of none; name data of the "
-            "same kind with --prior NAME or --prior FILE.npz"
+            "--prior auto works in harness evaluate only, where the dataset is known; name data of the same kind with "
+            "--prior NAME or --prior FILE.npz"
         )
     return public
 

@@ -194,7 +194,7 @@ def with_tracking(of: str, not_with: Sequence[str] = ()) -> Callable[[Command], 
 
         require_tracker(track)
         if given.get("shard"):
-            raise UsageError("--track is of a whole run; leave it out of its shards")
+            raise UsageError("--track needs a whole run; leave it out with --shard")
         for name in not_with:
             if given.get(name):
                 raise UsageError(f"--{name.replace('_', '-')} leaves no results to track; drop --track")
@@ -322,7 +322,7 @@ def require_one_way(
     if shard and cluster:
         raise UsageError("--shard and --cluster were both given; choose one")
     if cluster_arg and not cluster:
-        raise UsageError("--cluster-arg says something of a cluster; name it with --cluster ray or --cluster slurm")
+        raise UsageError("--cluster-arg needs a cluster; add --cluster ray or --cluster slurm")
 
 
 def without(arguments: Sequence[str], options: Sequence[str], flags: Sequence[str]) -> list[str]:

@@ -146,7 +146,7 @@ def trained_only(names: Sequence[str], part: str | None, rank: int | None) -> li
     """
     if part is None:
         if rank is not None:
-            raise UsageError("--adapter-rank is of adapters; add --train-only adapters")
+            raise UsageError("--adapter-rank needs adapters; add --train-only adapters")
         return list(names)
     if part != "adapters":
         raise UsageError(

@@ -381,7 +381,7 @@ def _parsed(assignments: Sequence[str]) -> dict[str, str]:
 
 def _ray_options(given: dict[str, str], jobs: int) -> RayOptions:
     if jobs > 1:
-        raise UsageError("--jobs says nothing to Ray, which runs as many tasks as there are cores; leave it out")
+        raise UsageError("--jobs has no effect on Ray, which runs as many tasks as there are cores; leave it out")
     unknown = sorted(given.keys() - {"address", "gpus"})
     if unknown:
         raise UsageError(f"--cluster-arg {unknown[0]!r} is unknown to ray; it takes address and gpus")

@@ -152,10 +152,12 @@ class TrainFolder:
         where = f"checkpoint {str(self.checkpoint)!r}"
         if saved.key_digest is None:
             if secret:
-                raise UsageError(f"{where} has the noise of a seed; add --seed {settings.seed}, or leave out --resume")
+                raise UsageError(
+                    f"{where} took its noise from a seed; add --seed {settings.seed}, or leave out --resume"
+                )
             return settings.seed
         if not secret:
-            raise UsageError(f"{where} has the noise of a secret key; leave out --seed, or leave out --resume")
+            raise UsageError(f"{where} took its noise from a secret key; leave out --seed, or --resume")
         try:
             key = read_text(self.path / _KEY)
         except Absent as error:

@@ -203,8 +203,8 @@ class Training:
         promised = self.defense.statements(self.settings.facts(self.model.layout, 1))
         if any(one.guarantee != "none" for one in promised):
             raise UsageError(
-                f"clients share examples ({self.overlap:.1f} hold each one), which no noise of a secure sum is made "
-                "for; lower --clients or --examples, or take a larger dataset"
+                f"clients share examples ({self.overlap:.1f} hold each one), and the noise of a secure sum does not "
+                "cover this; lower --clients or --examples, or take a larger dataset"
             )
 
     def play_round(self, round_index: int, chunk: int) -> tuple[dict[str, float], int]:

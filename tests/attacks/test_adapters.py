@@ -213,7 +213,7 @@ def test_attacks_that_cannot_read_adapters_say_so(notes: Dataset) -> None:
         ("--dataset notes --model text_transformer+adapters(4|0)", "adapters have a positive alpha, not 0"),
         ("--dataset notes --model text_transformer+adapters(x)", "write text_transformer+adapters(16)"),
         ("--model lenet --train-only adapters", "there is no attention whose queries and values"),
-        ("--dataset notes --adapter-rank 4", "--adapter-rank is of adapters; add --train-only adapters"),
+        ("--dataset notes --adapter-rank 4", "--adapter-rank needs adapters; add --train-only adapters"),
         ("--dataset notes --train-only head", "--model 'NAME+only(head)'"),
         ("--dataset notes,digits --train-only adapters", "name it with --model"),
         ("--dataset notes --model text_transformer+adapters(4) --train-only adapters", "has adapters already"),

@@ -206,4 +206,4 @@ def test_what_lacks_is_told_before_anything_runs(harness: Harness, monkeypatch: 
 @needs_mlflow
 def test_a_shard_is_not_tracked(harness: Harness) -> None:
     finished = harness(*EVALUATE.split(), "--shard", "1/2", "--track", "mlflow")
-    assert finished.code == 2 and "--track is of a whole run" in finished.err
+    assert finished.code == 2 and "--track needs a whole run" in finished.err

@@ -122,12 +122,15 @@ MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
     "no library": (absent, r"need the package datasets; pip install 'gradient-leakage-harness\[hf\]'"),
     "another library": (library(load_dataset=None), "`datasets` is not Hugging Face's but"),
     "an old library": (library(__version__="2.19.0"), "may run code of the hub; take version 4 or later"),
-    "no such dataset": (of("hf:absent"), "could not be had .ConnectionError: 404 no such dataset.; check its name and"),
+    "no such dataset": (
+        of("hf:absent"),
+        "could not be loaded .ConnectionError: 404 no such dataset.; check its name and",
+    ),
     "no name": (of("hf:../../etc"), "is no name of the hub"),
     "no images": (of("hf:x", rows=rows(image=ClassLabel())), "only images with a class are read"),
     "several sizes": (of("hf:x", rows=MIXED), "images of several sizes"),
     "no rows": (of("hf:x", rows=EMPTY), "has no rows"),
-    "no commit": (lambda *_: dataset_name("hf:digits"), "has no commit, and the hub's data change"),
+    "no commit": (lambda *_: dataset_name("hf:digits"), "names no commit, and data on the hub change"),
     "a branch": (lambda *_: dataset_name("hf:digits@main"), "harness data fetch hf:digits prints the name"),
     "not fetched": (lambda _, root, __: load_dataset(f"hf:x@{COMMIT}", root), "get it with: harness data fetch hf:x@"),
 }

@@ -362,7 +362,7 @@ def test_one_file_alone_and_weights_without_members(tmp_path: Path, capsys: pyte
     assert run(["judge", "--members", str(members)]) == 2
     assert "give --members FILE.npz and --non-members FILE.npz" in capsys.readouterr().err
     assert run(["judge", "--weights", str(members)]) == 2
-    assert "are of --members; add it, or drop them" in capsys.readouterr().err
+    assert "need --members; add it, or drop them" in capsys.readouterr().err
 
 
 def test_pickled_examples_and_weights_are_refused(judge: Any, tmp_path: Path) -> None:

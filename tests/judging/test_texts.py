@@ -333,7 +333,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     ),
     "another vocabulary": (lambda folder: edit(folder, vocabulary=99), (), "words.weight is (481, 96), the network's"),
     "images as prior": (lambda folder: None, ("--prior", "digits"), "holds no texts, and the captures do"),
-    "an attack on images": (lambda folder: None, ("--attack", "cpl"), "reconstructs images, and the data are texts"),
+    "an attack on images": (lambda folder: None, ("--attack", "cpl"), "changes an image little by little"),
 }  # fmt: skip
 
 

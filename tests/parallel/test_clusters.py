@@ -105,7 +105,7 @@ MISTAKES = {
         "--cluster-arg gpus=1",
     ),
     "one GPU of many machines'": (("--cluster", "ray", "--device", "cuda:1"), "cuda:1 is of one machine"),
-    "jobs of Ray": (("--cluster", "ray", "--jobs", "4"), "--jobs says nothing to Ray"),
+    "jobs of Ray": (("--cluster", "ray", "--jobs", "4"), "--jobs has no effect on Ray"),
 }
 
 

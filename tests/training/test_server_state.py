@@ -142,7 +142,7 @@ def test_a_state_by_hand(trained: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_a_state_that_no_cell_goes_by_is_refused(trained: Path, number: str, defense: str) -> None:
     files = [str(trained / "models" / f"round_00002{ending}") for ending in (".pt", ".state.json")]
     named = {"training": None, "weights": files[0], "server_state": files[1], "dataset": ["cancer"], "model": ["mlp2"]}
-    with pytest.raises(UsageError, match="no cell goes by --server-state"):
+    with pytest.raises(UsageError, match="no cell uses --server-state"):
         cells(trained, number, defense=[defense], **named)
 
 
