@@ -239,10 +239,11 @@ class Watch:
     def _before(self, optimizer: Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A step begins; what it is called with from now on, or None where that stays as it is."""
         self._safely(self._begins, optimizer)
-        if optimizer._optimizer_step_post_hooks:
+        hooks: Any = optimizer._optimizer_step_post_hooks
+        if hooks:
             # Its own come before ours, and may change weights.
-            look = optimizer.register_step_post_hook(lambda *_: self._leaves(optimizer))
-            optimizer._optimizer_step_post_hooks.move_to_end(look.id, last=False)
+            look = optimizer.register_step_post_hook(lambda *_: self._safely(self._leaves, optimizer))
+            hooks.move_to_end(look.id, last=False)
             self._looks.append(look)
         closure = named.get("closure", given[1] if len(given) > 1 else None)
         if closure is None and optimizer._optimizer_step_pre_hooks:
