@@ -90,7 +90,7 @@ def test_slurm_gives_the_same_bytes(harness: Command, small: Small, content: Rea
 
 
 MISTAKES = {
-    "no cluster": (("--cluster-arg", "address=auto"), "name it with --cluster ray or --cluster slurm"),
+    "no cluster": (("--cluster-arg", "address=auto"), "add --cluster ray or --cluster slurm"),
     "no such cluster": (("--cluster", "kubernetes"), "unknown cluster 'kubernetes'; choose ray or slurm"),
     "a shard of a cluster": (("--cluster", "ray", "--shard", "1/2"), "--shard and --cluster were both given"),
     "no assignment": (("--cluster", "ray", "--cluster-arg", "auto"), "is no key=value; write for example address=auto"),
