@@ -55,7 +55,9 @@ ShardOption = Annotated[
 ]
 PartOption = Annotated[
     str | None,
-    typer.Option(metavar="I/N", help="Compute this part only; at last --resume without --shard combines the parts."),
+    typer.Option(
+        metavar="I/N", help="Compute this part only; in the end, --resume without --shard combines the parts."
+    ),
 ]
 JobsOption = Annotated[
     int | None,
