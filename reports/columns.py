@@ -288,11 +288,11 @@ SUCCESS = Column("success [95%]", success_rate, concerns=reconstructs)
 IDENTIFIED = Column("identified [95%]", identified, concerns=lambda cell: not reconstructs(cell))
 LINEUP = Column("lineup p", lineup, right=True)
 THEOREM = Column(
-    "first in lineup, and the theorem", first_in_lineup, wraps_at=18,
+    "first in lineup", first_in_lineup, wraps_at=18,
     concerns=lambda cell: cell.bound is not None,
 )  # fmt: skip
 DETECTABLE = Column(
-    "a client could see", detectable, wraps_at=18,
+    "visible to clients", detectable, wraps_at=18,
     concerns=lambda cell: cell.detectable is not None,
 )  # fmt: skip
 GUARANTEE = Column("guarantee", guarantees, wraps_at=16)

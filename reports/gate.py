@@ -25,7 +25,7 @@ from harness.results import write_atomic
 # The words and numbers of the regression gate, for its table, its Markdown summary and its JUnit file.
 
 #: Beside a batch the first is another number than the share of its examples, which other tables have.
-_MEANING = "success: share of victims of whom any example came back; mean rank: 0 nearest to the truth, 0.5 chance"
+_MEANING = "success: share of victims with a reconstructed example; mean rank: 0 is nearest to the truth, 0.5 is chance"
 COLUMNS = ("what", "cell", "success", "mean rank", "log RMSE", "p", "victims")
 
 
@@ -160,9 +160,9 @@ def print_contrasts(
         numbers = [_shown(one.asr), _shown(one.rank), _shown(one.log_rmse)]
         table.add_row(Text(safe(one.a)), Text(other), *numbers, victims)
     console.print(table)
-    console.print(Text(f"B - A with 95% intervals, each on its own; {_MEANING}"))
+    console.print(Text(f"B - A with 95% intervals, not corrected for many tests; {_MEANING}"))
     for title in alone:
-        console.print(Text(f"only in one: {safe(title)}"))
+        console.print(Text(f"only in one run: {safe(title)}"))
     for problem in problems:
         console.print(Text(safe(problem, 300)))
 
@@ -196,8 +196,8 @@ def print_history(names: Sequence[str], trends: Sequence[Trend], console: Consol
             if known:
                 table.add_row(Text(safe(trend.title, 300)), what, *shown, moved)
     console.print(table)
-    said = "success: share of examples that came back; mean rank: 0 nearest to the truth, 0.5 chance"
-    console.print(Text(f"{said}; moved: over all runs"))
+    said = "success: share of examples that were reconstructed; mean rank: 0 is nearest to the truth, 0.5 is chance"
+    console.print(Text(f"{said}; moved: largest minus smallest, over all runs"))
 
 
 def save_history(path: Path, names: Sequence[str], trends: Sequence[Trend]) -> None:

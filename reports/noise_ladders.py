@@ -216,11 +216,11 @@ def _draw_sum(panel: Axes, made: Sums, clients: Sequence[int]) -> None:
 
 _KIND = together(EVERY)
 _NOTES = (
-    "accuracy: of a model trained here with that defense and noise; with few test examples, a point or two is noise",
-    "epsilon: proven for that very run, against whoever reads there, for the unit beside it; none: nothing is proven. "
-    "Above 10 it promises nothing. Tells: of units that were there, the most any attacker calls so at 1% false alarms",
-    f"success: {_KIND.many} that the best attack brings back ({_KIND.success}), with its 95% interval",
-    "at most: what no attacker whatever exceeds, by a theorem; none exists where the noise hides nothing provably",
+    "accuracy: of a model trained in this run with that defense; of few test examples, 1-2 points say nothing",
+    "epsilon: proven for this run against an observer at the tap, for the unit beside it; none: nothing is proven. "
+    "Above 10 it guarantees almost nothing. TPR: the most that membership inference reaches at 1% false positives",
+    f"success: {_KIND.many} that the best attack reconstructs ({_KIND.success}), with its 95% interval",
+    "at most: proven upper bound on the success of any attacker; none exists where no theorem covers the noise",
 )
 
 
@@ -262,7 +262,7 @@ def _row(point: FrontierPoint, best: bool) -> list[str | Text]:
 
 def epsilon(point: FrontierPoint) -> str:
     """The proven one with its unit, or ``none``; and what is claimed, where that is another."""
-    told = "" if point.told_apart is None else f", tells {text.percent_up(point.told_apart)}"
+    told = "" if point.told_apart is None else f", TPR <= {text.percent_up(point.told_apart)}"
     proven = "none" if point.epsilon is None else f"{point.epsilon:.3g} ({text.safe(point.unit or '?', 12)}){told}"
     claimed = point.claimed_epsilon
     same = claimed is None or math.isclose(claimed, point.epsilon or 0.0, rel_tol=0.01)

@@ -160,8 +160,7 @@ _MEANING = (
     "leaks: the attack reconstructs private {many}, or its output is closer to the true {one} than to similar {many} "
     "(p < 0.001). resilient: no leak was found, the attack works without the defense, and at most 5% of victims can be "
     "reconstructed (95% confidence). inconclusive: the evidence supports neither claim. plain: the attacker does not "
-    "know the noise; informed: it knows the defense and its settings; tampering: the same, and the server sends "
-    "weights of its own making."
+    "know the noise; informed: it knows the defense and its settings; tampering: it also sends manipulated weights."
 )
 
 
@@ -223,7 +222,7 @@ def _repeated(cells: Iterable[CellResult]) -> list[RenderableType]:
     """Return what an epsilon beside repeated looks does not say."""
     if not any(statement.epsilon is not None for cell in cells if cell.observations > 1 for statement in cell.privacy):
         return []
-    words = "seen Rx: the adversary averages R observations of a record; epsilon counts one, and R cost R compositions"
+    words = "seen Rx: the attacker averages R observations of a record; epsilon counts one; for R, compose it R times"
     return [Text(words, style="dim")]
 
 
@@ -353,7 +352,7 @@ def _places(cells: Iterable[CellResult]) -> str:
 
 def _unfit(cells: Iterable[CellResult]) -> list[RenderableType]:
     """Return why attacks were not fit to find anything, with the cells it concerns."""
-    return [Text(f"unfit: {said} ({places})") for said, places in _said(cells, lambda cell: cell.flags)]
+    return [Text(f"attack unfit: {said} ({places})") for said, places in _said(cells, lambda cell: cell.flags)]
 
 
 def _warnings(cells: Iterable[CellResult]) -> list[RenderableType]:
@@ -377,7 +376,7 @@ def _footer(document: ResultDocument, folder: Path | None) -> Text:
     footer = Text("\n".join(["", meaning, *([counted.words] if counted else []), ""]), style="dim")
     if document.valid:
         footer.append(
-            "The run is valid: no negative control failed, and no attack did what a theorem rules out.",
+            "The run is valid: no negative control failed, and no attack exceeded a proven bound.",
             style="not dim",  # of the run, not of a defense: nothing here is good news
         )
     else:

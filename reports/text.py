@@ -118,11 +118,11 @@ def too_large(epsilon: float | None) -> str:
 
 
 def told(statement: Statement) -> str:
-    """Return what an epsilon lets an attacker tell, after its number; empty in documents that are older."""
+    """Return the bound on membership inference, after its epsilon; empty in documents that are older."""
     if statement.told_apart is None:
         return ""
     mu = "" if statement.mu is None else f", mu {statement.mu:.3g}"
-    return f"{mu}, tells {percent_up(statement.told_apart)} at 1% false alarms"
+    return f"{mu}, TPR <= {percent_up(statement.told_apart)} at 1% FPR"
 
 
 def guarantee(statement: Statement, name_view: bool = False) -> str:
@@ -188,4 +188,4 @@ def first_in_lineup(cell: CellResult) -> str:
         return MISSING
     if event.measured.rate is None:
         return f"not known: {safe(event.reason or 'no reason recorded', 200)}"
-    return f"{rate(event.measured)}; blind {blind(event)}; {at_most(cell.bound, event)}"
+    return f"{rate(event.measured)}; blind guess {blind(event)}; {at_most(cell.bound, event)}"

@@ -27,7 +27,7 @@ _DIRECTIONS = {"max": "max (paper)", "L": "L"}
 
 def print_bayesian(rows: list[dict[str, Any]], console: Console) -> None:
     """Prints rows of :class:`harness.training.bayesian.Bayesian`, and below them what each number assumes."""
-    table = Table("level", "direction", "BDP epsilon", "delta in all", "samples", "moments epsilon", "that one is")
+    table = Table("level", "direction", "BDP epsilon", "total delta", "samples", "moments epsilon", "its status")
     for row in rows:
         least, most = row["samples"]
         table.add_row(
@@ -59,11 +59,11 @@ def print_training(document: TrainDocument, console: Console, folder: Path) -> N
         f"{plural(settings['clients'], 'client')}, {settings['clients_per_round']} per round "
         f"({settings['client_sampling']}), L={plural(settings['local_steps'], 'step')} of {settings['batch_size']} "
         f"({settings['batch_sampling']}) | "
-        f"split {settings['split']} | seed {settings['seed']}{', noise by a secret key' if document.secret else ''}"
+        f"split {settings['split']} | seed {settings['seed']}{', noise from a secret key' if document.secret else ''}"
     )
     console.print(
         f"{document.train_examples} training and {document.test_examples} test examples, {document.parameters} "
-        f"parameters; on average {document.overlap:.2f} clients hold an example"
+        f"parameters; each example is held by {document.overlap:.2f} clients on average"
     )
     heads = ("round", "accuracy", "loss", "claimed epsilon", "step noise", "gradient norm", "update norm", "sec")
     table = Table(*heads, show_edge=False, pad_edge=False)  # narrow: a number that is cut is another number
@@ -77,7 +77,7 @@ def print_training(document: TrainDocument, console: Console, folder: Path) -> N
         )  # fmt: skip
     console.print(table)
     if hidden := len(document.rounds) - len(shown):
-        console.print(f"{hidden} of {len(document.rounds)} rounds are left out here; training.json has them all")
+        console.print(f"{hidden} of {len(document.rounds)} rounds are not shown; training.json has all")
     if document.stopped:
         console.print(f"stopped: {document.stopped}")
     console.print(document.units)

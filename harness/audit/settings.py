@@ -16,9 +16,9 @@ Design = Literal["together", "alone", "norm"]
 Unit = Literal["example", "client"]
 
 DESIGNS: dict[str, str] = {
-    "together": "all canaries in one batch (one round), beside real ones; each is looked for in its own direction",
-    "alone": "each canary is all that its client (its round) has; looked for in its own direction",
-    "norm": "as alone, but looked for by the norm of what is released: finds noise that follows the data",
+    "together": "all canaries in one batch (one round) with real examples; each is scored along its own direction",
+    "alone": "each canary is the only example of its client (its round); it is scored along its own direction",
+    "norm": "as alone, but scored by the norm of the release; it finds noise that depends on the data",
 }
 
 _MOST_GUESSES = 600

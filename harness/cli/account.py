@@ -30,9 +30,10 @@ _WIDTH, _BAYESIAN_WIDTH = 140, 120
 _COLUMNS = (
     "accountant", "conversion", "epsilon", "delta", "delta_total", "mu", "told_apart", "sampler", "adjacency", "notes",
 )  # fmt: skip
+_HEADS = {"told_apart": "TPR at 1% FPR", "delta_total": "total delta"}
 _TOLD = (
-    "told apart: of records that were there, the most that any attacker calls so, at 1% false alarms. mu: exact, for "
-    "Gaussian noise that is not sampled."
+    "TPR at 1% FPR: the most that any membership inference attack reaches. mu: exact (Gaussian DP), without sampling "
+    "only."
 )
 _ITS_OWN = ("training", "direction", "delta", "as_json")
 
@@ -128,7 +129,7 @@ def _print(console: Console, settings: dict[str, Any], rows: list[Row]) -> None:
     extra = [name for name in ("sigma", "steps", "rounds") if any(name in row for row in rows)]
     table = Table()
     for name in (*_COLUMNS[:2], *extra, *_COLUMNS[2:]):
-        table.add_column(name.replace("_", " "), overflow="fold")
+        table.add_column(_HEADS.get(name, name.replace("_", " ")), overflow="fold")
     for row in rows:
         cells = [_cell(row, name) for name in (*_COLUMNS[:2], *extra, *_COLUMNS[2:])]
         table.add_row(*map(Text, cells), style="dim" if row.get("nominal") else "")

@@ -41,9 +41,9 @@ _WIDTH = 160
 _NUMBERS = ("right", "lower bound", "proven", "claimed")
 
 _FOOTER = (
-    "lower bound: what the right guesses prove, each at the stated confidence on its own; it lies below the true "
-    "epsilon and is never a privacy guarantee. proven: epsilon of the defense's statement for the very sampler and "
-    "steps that ran, if a theorem covers it. claimed: by the paper's convention, or as named."
+    "right: correct guesses. lower bound: on epsilon, from these guesses, each at the stated confidence; it is never a "
+    "privacy guarantee. proven: epsilon by a theorem, for the sampler and steps of this run. claimed: by the paper's "
+    "convention, or by --claimed-epsilon."
 )
 
 _Canary = Annotated[list[str] | None, typer.Option(help="together, alone, norm (all; for sums only together).")]

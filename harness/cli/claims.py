@@ -134,7 +134,7 @@ def _chosen(rows: list[Row], unit: str | None, relation: str | None) -> list[Row
     return shown
 
 
-_TELLS = "tells: of records that were there, the most that any attacker calls so at 1% false alarms"
+_TELLS = "TPR: the most that any membership inference attack reaches at 1% false positives; d: delta"
 
 
 def _print(rows: list[Row], unknown: list[str], as_json: bool) -> None:
@@ -211,7 +211,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     claimed = "-" if row["claimed_epsilon"] is None else f"{_number(row['claimed_epsilon'])}{_at(row['claimed_delta'])}"
     if row["epsilon"] is not None:
         mu = "" if row["mu"] is None else f", mu {row['mu']:.4g}"
-        proven = f"{_number(row['epsilon'])} (d {row['delta']:g}{mu}, tells {percent_up(row['told_apart'])})"
+        proven = f"{_number(row['epsilon'])} (d {row['delta']:g}{mu}, TPR <= {percent_up(row['told_apart'])})"
     else:
         proven = "none" if row["would_be"] is None else f"none (would be {_number(row['would_be'])})"
     verdict = {True: "claim holds; ", False: "claim not proven; " if row["epsilon"] is None else "claim exceeded; "}

@@ -371,9 +371,9 @@ def _print_plan(readings: Sequence[Reading], lines: Sequence[Line], console: Con
         else {}
     )
     if shared:
-        console.print(Text("of all: " + _told(shared)))
+        console.print(Text("facts of all captures: " + _told(shared)))
     table = Table(title="What is read", title_justify="left")
-    for name in ("capture", "sent", "numbers", "true examples", "its own"):
+    for name in ("capture", "file", "values sent", "true examples", "other facts"):
         table.add_column(name, overflow="fold")
     for one in readings:
         own = {name: value for name, value in one.facts.items() if name not in shared}
@@ -383,8 +383,8 @@ def _print_plan(readings: Sequence[Reading], lines: Sequence[Line], console: Con
     console.print(table)
     if not lines:
         return
-    table = Table(title="What is tried", title_justify="left")
-    for name in ("attack", "captures", "takes here", "why not"):
+    table = Table(title="Which attacks run", title_justify="left")
+    for name in ("attack", "captures", "time here", "why not all"):
         table.add_column(name, overflow="fold")
     for line in lines:
         name = f"{line.attack}, {line.group}" if line.group else line.attack
@@ -457,8 +457,8 @@ def _print(judgement: Judgement, out: Path, console: Console) -> None:
 
 def print_checks(checks: list[Check], console: Console) -> None:
     """One row per check."""
-    table = Table(title="Is what was sent what is declared?", title_justify="left")
-    for name in ("check", "outcome", "what was seen"):
+    table = Table(title="Do the updates match what is declared?", title_justify="left")
+    for name in ("check", "outcome", "evidence"):
         table.add_column(name, overflow="fold")
     for check in checks:
         table.add_row(check.name, Text(check.outcome, style=_COLOURS[check.outcome]), Text(check.detail))

@@ -337,13 +337,13 @@ class Multiplicity:
         """Both in plain words."""
         chance = f"at most {_percent(self.by_noise)}"
         if self.independent < 0.95 * self.by_noise:
-            chance += f" ({_percent(self.independent)} were places independent)"
-        said = f"Over {self.places} places, noise alone makes some say leaks with a chance of {chance}."
+            chance += f" ({_percent(self.independent)} if places are independent)"
+        said = f"If nothing leaks, the chance that one of {self.places} places still says leaks is {chance}."
         if not self.leaking:
             return said
-        said += f" Tested together (Holm, {PAGE_P:.0%}), {self.remaining} of {self.leaking} leaks remain"
+        said += f" Corrected for many tests (Holm, {PAGE_P:.0%}), {self.remaining} of {self.leaking} leaks remain"
         return said + (
-            f"; {self.unresolved} have the least p-value that permutations give." if self.unresolved else "."
+            f"; {self.unresolved} have the smallest p-value that the test can give." if self.unresolved else "."
         )
 
 

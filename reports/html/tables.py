@@ -220,7 +220,7 @@ _MEASURES: tuple[tuple[str, Callable[[Shown], Value]], ...] = (
 _COLUMNS = (
     Head("defense", choice=True), Head("arguments"), Head("against", choice=True),
     Head("claimed epsilon", number=True), Head("recomputed epsilon", number=True),
-    Head("told at 1% false alarms", number=True), Head("why", long=True), Head("guarantee", choice=True),
+    Head("TPR at 1% FPR", number=True), Head("why", long=True), Head("guarantee", choice=True),
     Head("in plain words", wide=True), Head("delta", number=True), Head("mu", number=True), Head("of", wide=True),
     Head("unit"), Head("adjacency"), Head("sampler"), Head("conversion"), Head("schedule"),
 )  # fmt: skip
@@ -232,8 +232,8 @@ def privacy_table(runs: Sequence[RunData], cells: Iterable[Shown]) -> Table:
     return make(
         "privacy", "What is promised", _COLUMNS, rows,
         "Claimed: by the paper or the framework, whether or not it holds. Recomputed: the smallest epsilon that is "
-        "proven for what ran; none where nothing is. Told at 1% false alarms: of records that were there, the most "
-        "that any attacker calls so while it calls 1% of absent ones so. Resilience seen above is no such promise, "
+        "proven for what ran; none where nothing is. TPR at 1% FPR: the most present records that any "
+        "attacker recognizes while it takes 1% of absent ones for present. Resilience seen above is no such promise, "
         "and a promise need not stop what was seen above: it covers a view and a unit.",
     )  # fmt: skip
 

@@ -96,5 +96,5 @@ def test_a_judgement_fits(fits: Callable[[str], list[str]], tmp_path: Path) -> N
             capture.batch(images[number], labels[number])
     lines = fits("judge sent/0 sent/1 --prior digits --attack cpl")
     assert lines[1] == "An observation, not a promise: another attack may succeed."
-    assert any(line.startswith("Is what was sent what is declared?") for line in lines)
+    assert any(line.startswith("Do the updates match what is declared?") for line in lines)
     assert fits("judge sent/0 sent/1 --checks-only") and fits("judge sent/0 sent/1 --prior digits --attack cpl --plan")

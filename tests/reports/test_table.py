@@ -184,7 +184,7 @@ def test_a_document_without_cells_is_printed() -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_repeated_looks_are_told_and_single_ones_are_not(width: int) -> None:
     text = words(printed(a_cell(observations=16), a_cell(), width=width))
-    assert "16x" in text and "R cost R compositions" in text
+    assert "16x" in text and "for R, compose it R times" in text
     assert "seen" not in printed(a_cell(), width=width)
 
 

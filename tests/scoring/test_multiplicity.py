@@ -69,7 +69,7 @@ def test_what_cannot_leak_is_not_counted() -> None:
 def test_what_more_permutations_would_tell_is_not_called_noise() -> None:
     counted = page([2e-4] * 40, 6)
     assert counted and (counted.remaining, counted.unresolved) == (0, 40)
-    assert counted.words.endswith("0 of 40 leaks remain; 40 have the least p-value that permutations give.")
+    assert counted.words.endswith("0 of 40 leaks remain; 40 have the smallest p-value that the test can give.")
 
 
 def test_the_terminal_says_it_of_a_run_of_several_places() -> None:
