@@ -183,7 +183,10 @@ def judge_command(
         "--rounds-seen": rounds_seen > 1, "--same-data": same_data != "batch",
     }  # fmt: skip
     if sites:
-        files = {"--truth": truth, "--checks-only": checks_only, "--members": members, "--non-members": non_members}
+        files = {
+            "--truth": truth, "--checks-only": checks_only, "--members": members, "--non-members": non_members,
+            "--model": model, "--references": references != REFERENCES, "--weights": weights,
+        }  # fmt: skip
         _require_none("--sites", attacks_only | files)
         return judge_which_site(captures or [], as_json)
     if members or non_members:
