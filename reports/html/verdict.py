@@ -126,9 +126,10 @@ class Overview:
 def verdict(runs: Sequence[RunData], places: Sequence[Decided]) -> Overview:
     """The verdict over all runs."""
     warnings = [
-        f"Run {run.name} is {run.state.upper()} and its verdicts must not be used: {run.fault}"
+        f"Run {run.name} is {run.state.upper()} and its {'verdicts' if run.cells else 'estimates'} must not be used: "
+        f"{run.fault}"
         for run in runs
-        if run.cells and not run.valid
+        if not run.valid and (run.cells or (run.judged and run.judged.estimates))
     ]
     notes = [f"Run {run.name}: {line}." for run in runs for line in (*run.told, *run.unproven)]
     ran = [place.summary.victims for place in places if place.kind not in ("impossible", "invalid")]

@@ -88,6 +88,14 @@ def test_whatever_a_check_can_say_is_shown(tmp_path: Path, a_judged: Callable, o
     assert f"{outcome}</td>" in make_page([run])
 
 
+@pytest.mark.parametrize("valid", [True, False])
+def test_estimates_of_clients_who_send_something_else_must_not_be_used(
+    tmp_path: Path, a_judged: Callable, valid: bool
+) -> None:
+    page = make_page(read_runs([a_judged(tmp_path, valid=valid, checks=[CHECK])]))
+    assert ("its estimates must not be used: noise is on every tensor? No: " in page) != valid
+
+
 def test_a_truth_that_explains_nothing_leaves_no_verdict(
     tmp_path: Path, a_cell: Callable, a_run: Callable, a_judged: Callable
 ) -> None:
