@@ -353,6 +353,7 @@ def _named(own: Given, data: Any, model: Any, settings: dict[str, Any]) -> dict[
     return found
 
 
+@typed
 def load(folder: str | Path) -> Outcome:
     """Read the results of a run from its folder.
 

@@ -166,6 +166,10 @@ class Registry(Generic[T]):
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(self._entries))}"
         raise UsageError(f"unknown {self.kind} {name!r}; {hint}")
 
+    def is_given(self, name: str) -> bool:
+        """Return whether the caller's own object is meant, see :func:`given`."""
+        return name not in self._entries and (self.kind, name) in _given.get()
+
     def parts(self, name: str) -> list[str]:
         """The names that a stack's name joins, or the name alone."""
         return name.split("+") if self.combine else [name]

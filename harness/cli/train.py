@@ -35,6 +35,7 @@ from harness.parallel.processes import Processes, threads_per_job
 from harness.reports.training import print_training, save_curves
 from harness.training import RoundRecord, TrainFolder, TrainOptions, TrainSettings, fitted, train, train_settings
 from harness.training.bayesian import Notes
+from harness.training.loop import require_rounds
 from harness.training.rounds import chunks_of
 
 _SETTINGS = [name for name in TrainSettings.model_fields if name not in ("defense_args", "seed", "device")]
@@ -129,7 +130,5 @@ def _spread(
 
 def _kept_rounds(keep: list[str], rounds: int) -> tuple[int, ...]:
     kept = tuple(numbers(keep, "keep-rounds"))
-    for number in kept:
-        if not 0 <= number <= rounds:
-            raise UsageError(f"--keep-rounds {number}: the run has models of rounds 0 to {rounds}; name one of them")
+    require_rounds(kept, rounds)  # before data are loaded
     return kept

@@ -174,8 +174,9 @@ def refuse_table_rows(name: str, image_shape: ImageShape) -> None:
 
 
 def is_own(name: str) -> bool:
-    """Return whether a network is not one of this project's: ``module:factory``, or another package's."""
-    return ":" in name or bool(MODELS.outside(name.partition("+")[0]))
+    """Return whether a network is not one of this project's: ``module:factory``, another package's, or given."""
+    bare = name.partition("+")[0]
+    return ":" in name or MODELS.is_given(bare) or bool(MODELS.outside(bare))
 
 
 def find_factory(name: str) -> Factory:

@@ -398,6 +398,7 @@ class Trial:
         return Trial(self.weights.double(), self.images.double(), self.labels)
 
 
+@torch.enable_grad()  # whoever calls in Python may have turned it off
 def fastest_that_agrees(model: RowNetwork, ways: Sequence[Way]) -> str | None:
     """Tries a user's own network, and has it evaluated by the first way that gives its results.
 
@@ -426,6 +427,7 @@ def fastest_that_agrees(model: RowNetwork, ways: Sequence[Way]) -> str | None:
     )
 
 
+@torch.enable_grad()
 def refuse_what_fails_there(model: RowNetwork, device: torch.device, dtype: torch.dtype) -> None:
     """Tries a user's own network where it was moved to.
 

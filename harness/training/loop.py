@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,6 +107,13 @@ class TrainOptions:
         return 1 if self.parallel is None else self.parallel.jobs
 
 
+def require_rounds(kept: Iterable[int], rounds: int) -> None:
+    """Raises UsageError: a round whose model is to be kept is none of the run's."""
+    for number in kept:
+        if not 0 <= number <= rounds:
+            raise UsageError(f"--keep-rounds {number}: the run has models of rounds 0 to {rounds}; name one of them")
+
+
 def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options: TrainOptions) -> TrainDocument:
     """Trains until the rounds, the budget or the defense end it; writes a checkpoint after every round.
 
@@ -114,6 +121,7 @@ def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options
         UsageError: impossible settings or data, a budget already exceeded, a checkpoint of other settings.
     """
     began = time.perf_counter()
+    require_rounds(options.keep, settings.rounds)
     _require_memory(settings, options)
     run = Training(settings, data_root)
     last = affordable_rounds(settings, run.defense, run.model.layout, run.holdings)

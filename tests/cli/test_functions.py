@@ -48,6 +48,10 @@ MISTAKES = {
     "another": (lambda: harness.evaluate(defense="none", seed=1), "use 'seeds'"),
     "of the command alone": (lambda: harness.evaluate(defense="none", pictures=False), "leave it out"),
     "a run's folder": (lambda: harness.evaluate(defense="none", training="run"), "use 'weights'"),
+    "a round to keep": (
+        lambda: harness.train(dataset="digits", model="mlp", defense="none", rounds=1, keep=(2,)),
+        "rounds 0 to 1; name",
+    ),
     "of training": (lambda: harness.train(keep_rounds=[1]), "use 'keep'"),
     "not of training": (lambda: harness.train(surface=1), "leave it out"),
 }
@@ -70,6 +74,7 @@ WRONG_TYPES = {
     "tensor to train": (lambda: harness.train(defense_args={"sigma": torch.tensor(1.0)}), "defense_args: .*tensor"),
     "chunk": (lambda: harness.evaluate(defense="none", chunk="x"), "chunk: .*, got 'x'"),
     "out": (lambda: harness.evaluate(defense="none", out=3), "out: .*, got 3"),
+    "folder": (lambda: harness.load(3), "folder: .*, got 3"),
     "data_root": (lambda: harness.evaluate(defense="none", data_root=3), "data_root: "),
     "resume": (lambda: harness.evaluate(defense="none", resume="yes"), "resume: .*, got 'yes'"),
     "train out": (lambda: harness.train(out=3), "out: "),

@@ -213,6 +213,18 @@ class Endless(IterableDataset):
             yield torch.zeros(1, 8, 8), torch.tensor(0)
 
 
+class Mixing(nn.Module):
+    """Network of one layer; an image's logits depend on the others of its batch, or on chance."""
+
+    def __init__(self, outputs: int = 10, chance: float = 0.0) -> None:
+        super().__init__()
+        self.layer, self.chance = nn.Linear(64, outputs), chance
+
+    def forward(self, images: Tensor) -> Tensor:
+        made = self.layer(images.flatten(1))
+        return made + self.chance * torch.randn_like(made) if self.chance else made - made.mean(0)
+
+
 class Broken(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -231,6 +243,13 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "both": ({"data": (X, Y), "dataset": "digits"}, "one thing"),
     "no model": ({"data": (X, Y), "model": 3}, "model: give a name"),
     "another shape": ({"data": (X, Y), "model": nn.Sequential(nn.Flatten(), nn.Linear(5, 2))}, "takes no images"),
+    "a shape that a name has": ({"dataset": "digits", "model": nn.Linear(3, 2)}, "fails on images"),
+    "too many classes": (
+        {"dataset": "digits", "model": nn.Sequential(nn.Flatten(), nn.Linear(64, 20))},
+        "one logit per class",
+    ),
+    "mixing": ({"data": (X, Y), "model": Mixing()}, "mixes the examples of a batch"),
+    "random": ({"data": (X, Y), "model": Mixing(chance=0.1)}, "two forward passes .* differ"),
     "cannot be copied": ({"data": (X, Y), "model": Broken()}, "cannot be copied"),
     "on no device": ({"data": (X, Y), "model": nn.Linear(64, 10, device="meta")}, "cannot be copied .*meta"),
     "dropout": ({"data": (X, Y), "model": nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 10))}, "dropout"),
