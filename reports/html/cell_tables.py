@@ -111,16 +111,16 @@ def cell_table(cells: Sequence[Shown]) -> Table:
         Head("tau", number=True), Head("labels", number=True), Head("lineup p", number=True),
         Head("first in lineup [95%]", number=True), Head("first, blindly", number=True),
         Head("first, by the theorem", number=True), Head("success, by the theorem", number=True), Head("outcomes"),
-        Head("a client could see", wide=True),
+        Head("visible to clients", wide=True),
         Head("seconds", number=True), Head("why", wide=True), Head("suite", choice=True), Head("cell"),
     )  # fmt: skip
     return make(
         "cells", "Every attack at every place", titles, [_cell(item, own) for item in cells],
         "RMSE and RMSE/std are medians over all victims; PSNR, SSIM, LPIPS and tau are means. A victim that is never "
         "reconstructed counts with the iteration cap in tau. An informed attacker knows the defense and its noise. An "
-        "attacker that identifies distinguishes known examples and reconstructs none. A tampering server sends weights "
-        "of its own making; a client could see the Kolmogorov-Smirnov distances of weights and gradients from those of "
-        "an honest round.",
+        "attacker that identifies distinguishes known examples and reconstructs none. A tampering server sends "
+        "manipulated weights; clients could see the Kolmogorov-Smirnov distances of weights and gradients from those "
+        "of an honest round.",
     )  # fmt: skip
 
 

@@ -170,7 +170,7 @@ _KNOWS = {
     "tampering": "the network, the defense and its settings",
 }  # fmt: skip
 _MAY = {
-    "plain": "Observes", "informed": "Observes", "tampering": "Sends weights of its own making (model control)",
+    "plain": "Observes", "informed": "Observes", "tampering": "Sends manipulated weights (model control)",
 }  # fmt: skip
 
 
@@ -346,9 +346,7 @@ def _why(name: str, places: Sequence[Examined]) -> tuple[str, str]:
     if kind.reads == ("images" if texts else "texts") and not (texts and kind.by_vectors):
         return f"for {kind.reads} only", _ABOUT.format(name)
     if kind.tier == "tampering":
-        return "not chosen for this test; the server would send weights of its own making (tampering)", _ABOUT.format(
-            name
-        )
+        return "not chosen for this test; the server would send manipulated weights (tampering)", _ABOUT.format(name)
     return "not chosen for this test", _ABOUT.format(name)
 
 

@@ -34,7 +34,7 @@ _COLUMNS = (
     ("accuracy", "of a model trained under that defense in that very federation, where one was"),
     ("paper", "whether the paper says that the defense resists there, where its figure is held"),
     ("tier", "what the attackers know at most: plain ones neither the defense nor public data of the same kind, "
-             "informed ones both, tampering ones too, and their server sends weights of its own making"),
+             "informed ones both, tampering ones too, and their server sends manipulated weights"),
 )  # fmt: skip
 
 

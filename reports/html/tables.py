@@ -33,9 +33,9 @@ def check_table(runs: Sequence[RunData]) -> Table:
         if run.judged
         for check in run.judged.checks
     ]  # fmt: skip
-    titles = (Head("run"), Head("check"), Head("outcome", choice=True), Head("what was seen", wide=True))
+    titles = (Head("run"), Head("check"), Head("outcome", choice=True), Head("evidence", wide=True))
     return make(
-        "checks", "Is what was sent what is declared?", titles, rows,
+        "checks", "Do the updates match what is declared?", titles, rows,
         "From the updates alone, or from the truth if it is known; the probability of a false alarm is at most one in "
         "100,000 for each check.",
     )  # fmt: skip
