@@ -81,6 +81,10 @@ class Steps:
                 "new optimizer before it"
             )
 
+    def leave(self, optimizer: Optimizer) -> None:
+        """It is done, with a step or without one."""
+        self._left = _state_of(optimizer)
+
     def end(self, optimizer: Optimizer) -> None:
         """Note that an optimizer took a step."""
         first = next((facts for one, facts in self._all if one is optimizer), None)
@@ -89,7 +93,6 @@ class Steps:
         else:
             self._compare(first, facts_of(optimizer))
             self._compare_groups(optimizer)
-        self._left = _state_of(optimizer)
         if _trained_by(optimizer) != self._trained and len(self._all) == 1:
             self._tell("other parameters were trained later in the round; train the same in every step")
 

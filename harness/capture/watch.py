@@ -303,6 +303,7 @@ class Watch:
         if not self._steps.are_of(optimizer):
             return
         # A scaler tells fused optimizers that gradients are not finite, and they then leave the step out.
+        self._steps.leave(optimizer)
         skipped = getattr(optimizer, "found_inf", None)
         counts = skipped is None or not bool(skipped)
         if counts:

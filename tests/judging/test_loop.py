@@ -301,9 +301,11 @@ def test_what_is_frozen_or_left_out_of_the_optimizer_is_named(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_steps_that_a_scaler_skips_are_not_counted(tmp_path: Path, fused: bool) -> None:
+@pytest.mark.parametrize("kind", [SGD, Adam])
+def test_steps_that_a_scaler_skips_are_not_counted(tmp_path: Path, kind: type[SGD | Adam], fused: bool) -> None:
+    """A fused optimizer counts them itself, and takes that back."""
     network, loader = client(6)
-    optimizer, scaler = SGD(network.parameters(), 0.1, fused=fused), torch.amp.GradScaler("cpu", init_scale=2.0)
+    optimizer, scaler = kind(network.parameters(), 0.1, fused=fused), torch.amp.GradScaler("cpu", init_scale=2.0)
     with captured(network, tmp_path, optimizer, strict=True):
         for number, (images, labels) in enumerate([*loader] * 2):
             optimizer.zero_grad()
