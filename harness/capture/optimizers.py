@@ -82,7 +82,7 @@ class Steps:
             )
 
     def leave(self, optimizer: Optimizer) -> None:
-        """It is done, with a step or without one."""
+        """Note what an optimizer keeps, after a step or where it left one out."""
         self._left = _state_of(optimizer)
 
     def end(self, optimizer: Optimizer) -> None:
