@@ -48,7 +48,7 @@ def flat_index(shape: tuple[int, ...], image: tuple[int, int, int]) -> int:
 
 @pytest.mark.parametrize("name", ["own.npy", "own.h5", "own.pt", "folder/own"])
 def test_other_files_are_told_how_to_become_one(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match=r"is no \.npz file.*convert it.*numpy\.savez\('NEW\.npz', images=images"):
+    with pytest.raises(UsageError, match=r"is no \.npz, \.csv or .*convert it.*savez\('NEW\.npz', images=images"):
         load_dataset(str(tmp_path / name), tmp_path)
 
 

@@ -102,7 +102,7 @@ def test_a_plan_in_which_nothing_runs_fails_as_the_run_does(federation: Federati
 def test_a_plan_is_read_by_people_too(federation: Federation, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["judge", *map(str, federation(2)), "--plan"]) == 0
     said = capsys.readouterr().out
-    assert "of all: model mlp" in said and "2 of 2" in said and "1 of 1 attack run, " in said
+    assert "facts of all captures: model mlp" in said and "2 of 2" in said and "1 of 1 attack run, " in said
 
 
 def test_what_takes_longer_is_forecast_to(

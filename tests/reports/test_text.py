@@ -48,4 +48,4 @@ def test_a_bound_from_above_is_not_shown_below_itself(bound: float) -> None:
     event = Ceiling(event="strict image", measured=Rate(), ceiling=bound)
     promised = Statement(view="server", guarantee="sample-DP", told_apart=bound, notes="")
     assert f"at most {text.percent_up(bound)}" in text.at_most(Bound(theorem="Gaussian noise", events=[event]), event)
-    assert f"tells {text.percent_up(bound)} at" in text.told(promised)
+    assert f"TPR <= {text.percent_up(bound)} at" in text.told(promised)
