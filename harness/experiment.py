@@ -112,7 +112,7 @@ class CellSettings(BaseModel):
         1, description="Observations of the same record, each with new noise"
     )
     rounds_seen: Annotated[Repeats, LATER, LISTED, Says("{} rounds seen")] = Field(
-        1, description="Observed rounds, each with its own model; --same-data says of which examples"
+        1, description="Observed rounds; --same-data says of which examples and models"
     )
     same_data: Annotated[Literal["batch", "client", "cohorts", "replayed"], LATER, Says("same data: {}")] = Field(
         "batch",

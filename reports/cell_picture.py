@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from harness.base.columns import Columns
 from harness.base.words import Words, tokens_of
 from harness.evaluation.scores import Scored, Scores
+from harness.reports import columns
 from harness.reports.pictures import FRAME, MOST_ROWS, drawable, plain_text, save_figure, save_grid
 from harness.reports.text_picture import save_texts
 from harness.results import CellResult, RunFolder
@@ -135,7 +136,7 @@ def save_cell_picture(folder: RunFolder, scored: Scored, cell: CellResult) -> No
     stages.append(("final", matched(final)))
     truth = scene.truth.images[:shown_victims].flatten(0, 1)[:shown].numpy()
     place = f"surface {cell.surface} ({cell.tap})" if cell.surface is not None else cell.tap
-    title = f"{cell.attack} against {cell.defense} at {place}, {cell.dataset}: {cell.verdict_alone}"
+    title = f"{columns.attacker(cell)} against {cell.defense} at {place}, {cell.dataset}: {cell.verdict_alone}"
     path, captions = folder.picture(cell.key or ""), _captions(scored.scores.metrics, shown)
     if scene.dataset.words is not None:
         right = [f"{value:.0%} of tokens" for value in scored.scores.metrics["tokens_right"][:shown]]

@@ -216,7 +216,8 @@ def _draw_sum(panel: Axes, made: Sums, clients: Sequence[int]) -> None:
 
 _KIND = together(EVERY)
 _NOTES = (
-    "accuracy: of a model trained in this run with that defense; of few test examples, 1-2 points say nothing",
+    "accuracy: of a model trained in this run with that defense and noise; with few test examples, 1-2 points say "
+    "nothing",
     "epsilon: proven for this run against an observer at the tap, for the unit beside it; none: nothing is proven. "
     "Above 10 it guarantees almost nothing. TPR: the most that membership inference reaches at 1% false positives",
     f"success: {_KIND.many} that the best attack reconstructs ({_KIND.success}), with its 95% interval",

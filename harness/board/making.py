@@ -95,7 +95,8 @@ def _training(document: TrainDocument) -> CardTraining:
 
 
 def _statement(statements: Sequence[Statement], settings: CellSettings) -> Statement | None:
-    covering = [one for one in statements if covers(one, settings.tap) and one.epsilon is not None]
+    there = (one for one in statements if one.epsilon is not None and one.covers is not False)  # as of several looks
+    covering = [one for one in there if covers(one, settings.tap)]
     return min(covering, key=lambda one: one.epsilon or 0.0, default=None)
 
 

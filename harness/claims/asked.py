@@ -119,7 +119,7 @@ def _rows(one: Filter, answer: Answer, where: str, version: str | None, schedule
 
 def _lax(answer: Answer, facts: Facts) -> list[str]:
     """Return what is wrong with the deltas of what is proven."""
-    counts = {"example": facts.examples, "client": facts.clients}
+    counts = {"example": (facts.examples or 0) * (facts.clients or 1), "client": facts.clients}
     deltas = dict.fromkeys((line.delta, line.unit) for line in answer.proven if line.epsilon is not None)
     return [said for delta, unit in deltas if (said := lax(delta, unit, counts.get(unit)))]
 

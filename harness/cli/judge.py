@@ -218,7 +218,8 @@ def judge_command(
 def _require_none(mode: str, given: Mapping[str, object]) -> None:
     """Refuses options of attacks beside a mode that makes none."""
     if found := [name for name, value in given.items() if value is not None and value is not False]:
-        raise UsageError(f"{mode} makes no attack; drop {' and '.join(found)}, or {mode}")
+        none = "no attack" if mode == "--checks-only" else "no other attack"
+        raise UsageError(f"{mode} makes {none}; drop {' and '.join(found)}, or {mode}")
 
 
 @dataclass(frozen=True)

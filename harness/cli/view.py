@@ -37,7 +37,7 @@ def view_command(
             note(f"harness: {run.name}: {line}")
     found = [run for run in read if run.summary]
     if found and len(found) < len(read):
-        note(f"left out, since they have no verdict: {', '.join(run.name for run in read if not run.summary)}")
+        note(f"harness: left out, since they have no verdict: {', '.join(run.name for run in read if not run.summary)}")
     if not found:
         raise UsageError("no run has a verdict; give folders of harness evaluate or judge")
     for name, content in make_view(found).items():

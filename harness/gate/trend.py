@@ -2,19 +2,20 @@
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.base.errors import UsageError
-from harness.experiment import OPTIONS
+from harness.experiment import OPTIONS, CellSettings
 from harness.gate.settings import defaults_of, effective, named, told_apart
-from harness.results import CellResult, Place, RunFolder, read_results
+from harness.results import CellResult, Place, RunFolder, StoredCell, read_results
 from harness.results.record import WHOM
 from harness.scoring.verdict import traces_p
 
 # What identifies a cell from night to night; whom it attacks may change.
+Find = Callable[[str], StoredCell | None]
 _IDENTITY = {*Place.model_fields, "attack", "attack_args", "labels"}.difference(WHOM)
 
 
@@ -66,23 +67,32 @@ def trends(paths: Sequence[Path]) -> tuple[list[str], list[Trend], list[str]]:
             left_out.append(str(error))
             continue
         names.append(path.name if path.name != "results.json" else path.parent.name)
-        cells.append(_with_settings(path, document.cells))
+        cells.append((document.cells, RunFolder(path if os.path.isdir(path) else path.parent).find_cell))
     if not cells:
         raise UsageError(left_out[0] if left_out else "no runs named; give the folders of harness evaluate, in order")
-    return names, trends_of(cells), left_out
+    return names, trends_of(with_settings(cells)), left_out
 
 
-def _with_settings(path: Path, cells: Iterable[CellResult]) -> list[CellResult]:
-    """Return the cells of a run with the options that documents leave out, such as the learning rate, as far as the
-    cells' own files are at hand."""
-    folder, found = RunFolder(path if os.path.isdir(path) else path.parent), []
-    for cell in cells:
-        stored = folder.find_cell(cell.key or "") if _counts(cell) else None
-        own, usual = ({}, {}) if stored is None else (effective(stored), defaults_of(stored.settings))
-        left_out = own.keys() & {*OPTIONS} - {*Place.model_fields, *cell.cohort}
-        options = {name: own[name] for name in sorted(left_out) if own[name] != usual.get(name)}
-        found.append(cell.model_copy(update={"options": cell.options | options}) if options else cell)
-    return found
+def with_settings(runs: Sequence[tuple[Sequence[CellResult], Find]]) -> list[list[CellResult]]:
+    """Return the cells of runs with the options that documents leave out, such as the learning rate.
+
+    Args:
+        runs: cells, and what finds a cell's own file by its key. Where any of them lacks one, all stay as they are:
+            beside options of others, its cell would be another one.
+    """
+    told = [[_with_own(cell, find) if _counts(cell) else cell for cell in cells] for cells, find in runs]
+    whole = [[one for one in run if one is not None] for run in told]
+    return whole if [*map(len, whole)] == [*map(len, told)] else [list(cells) for cells, _ in runs]
+
+
+def _with_own(cell: CellResult, find: Find) -> CellResult | None:
+    if (stored := find(cell.key or "")) is None:
+        return None
+    usual = CellSettings().model_dump(mode="json") | defaults_of(stored.settings)  # pyright: ignore[reportCallIssue]
+    own = effective(stored)
+    left_out = own.keys() & {*OPTIONS} - {*Place.model_fields, *cell.cohort}
+    options = {name: own[name] for name in sorted(left_out) if own[name] != usual.get(name)}
+    return cell.model_copy(update={"options": cell.options | options}) if options else cell
 
 
 def trends_of(runs: Sequence[Iterable[CellResult]]) -> list[Trend]:

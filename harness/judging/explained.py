@@ -549,8 +549,8 @@ def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _L
     shrunk = both[:, 1, 0]
     alone, rest = apart - (columns[..., :1] @ scaled)[..., 0], apart - (columns @ both)[..., 0]
     lost = shrunk * captured.record.rate * captured.record.local_steps  # of all weights; no weight decay takes half
+    fix = _other_file(1 + both[:, 0, 0], lost) if captured.of_update else None
     decays = bool(((lost > 0) & (lost <= 0.5)).all())
-    fix = None if decays or not captured.of_update else _other_file(1 + both[:, 0, 0], lost)
     if fix is not None and beside.fits(rest, allowed):
         return replace(check, detail=f"{check.detail}; the file holds {fix}")
     if decays and beside.fits(rest, allowed) and not beside.fits(alone, allowed):

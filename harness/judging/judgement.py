@@ -334,8 +334,8 @@ class Judgement:
 
     @property
     def of_all(self) -> str | None:
-        """Over all groups, of how many captures each attack brings an image back, and on how many it did not run; None
-        of a single group."""
+        """Over all groups, of how many captures, or clients of several rounds, each attack brings an image back, and on
+        how many it did not run; None of a single group."""
         if self.document is None or len(self.groups) == 1:
             return None
         counts, many = dict[str, list[int]](), self.groups[0].captured.record.kind.many
@@ -349,7 +349,8 @@ class Judgement:
             f"{attack} brings {many} of {found} of {count} back" + (f" and did not run on {more}" if more else "")
             for attack, (found, count, more) in counts.items() if count
         ]  # fmt: skip
-        return f"all captures together: {', '.join(said)}" if said else None
+        whom = "clients" if any(group.captured.later for group in self.groups) else "captures"
+        return f"all {whom} together: {', '.join(said)}" if said else None
 
     def record(self) -> dict[str, Any]:
         """The judgement as plain JSON."""
@@ -366,7 +367,11 @@ class Judgement:
         }  # fmt: skip
         if len(self.groups) > 1:
             document["groups"] = [
-                {"captures": one.captured.clients, "images_each": one.captured.trained_on, "batches": one.sizes}
+                {
+                    "captures": sum(seen.captured.clients for _, seen in _rounds_of(one)),
+                    "images_each": one.captured.trained_on,
+                    "batches": one.sizes,
+                }
                 for one in self.groups
             ]
         if self.examples:

@@ -86,9 +86,12 @@ def affordable_rounds(settings: TrainSettings, defense: Defense, layout: Layout,
         if not known[settings.budget]:
             other = "claimed" if settings.budget == "valid" else "valid"
             why = f": {holdings.uncovered}" if holdings.uncovered and settings.budget == "valid" else ""
-            fix = f"use --budget {other}" if known[other] else "use a defense that adds noise, such as fed_cdp"
+            fix = (
+                f"use --budget {other}, or " if known[other] else "use a defense that adds noise, such as fed_cdp, or "
+            )
+            fix = "" if why and not known[other] else fix
             raise UsageError(
-                f"{settings.defense} has no {settings.budget} epsilon to stop at{why}; {fix}, or drop --target-epsilon"
+                f"{settings.defense} has no {settings.budget} epsilon to stop at{why}; {fix}drop --target-epsilon"
             )
         return max(known[settings.budget])
 

@@ -271,7 +271,7 @@ def _legend(panel: Axes) -> None:
 def _spoken(row: Line) -> str:
     cell = row.shown.cell
     said = (
-        f"{words} {text.rate(event.measured)}, blind {blind(event)}, {at_most(cell.bound, event)}"
+        f"{words} {text.rate(event.measured)}, blind guess {blind(event)}, {at_most(cell.bound, event)}"
         for name, words in _events(cell.kind).items()
         if (event := event_of(cell, name))
     )

@@ -183,7 +183,7 @@ def _table(number: int, setting: str, attack: str, members: Sequence[Shown]) -> 
     ]
     titles = [Head("surface"), Head("measure"), *(Head(" ".join(filter(None, name)), number=True) for name in names)]
     return make(
-        f"paper-{number}", f"{text.safe(attack, 40)}: {setting}", titles, rows,
+        f"paper-{number}", f"{text.safe(attack, 60)}: {setting}", titles, rows,
         "Y resilient, N leaks, ? undecided, ! of an invalid run: the verdict with its controls, not a pixel threshold. "
         "ASR: attack success rate; distance: median RMSE; iterations: mean over all victims, failures at the cap.",
     )  # fmt: skip

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from harness.gate.comparing import EFFECT
-from harness.gate.trend import Point, Trend, trends_of
+from harness.gate.trend import Point, Trend, trends_of, with_settings
 from harness.reports import text
 from harness.reports.html import chart, wording
 from harness.reports.html.chart import inline
@@ -42,7 +42,7 @@ class TrendSection:
 def shared(runs: Sequence[RunData]) -> tuple[list[str], list[Trend]]:
     """Names of the runs in the given order, and the trends of cells that two of them or more have evaluated."""
     played = [run for run in runs if run.cells]
-    names, cells = [run.name for run in played], [run.cells for run in played]
+    names, cells = [run.name for run in played], with_settings([(run.cells, run.files.get) for run in played])
     if len(played) < 2:
         return names, []
     return names, [one for one in trends_of(cells) if sum(point.known for point in one.points) > 1]

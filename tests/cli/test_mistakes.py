@@ -77,7 +77,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "unrecognisable preset": ("evaluate --preset zzz", "tour, glance"),
     "preset and config": ("evaluate --preset glance --config unknown.toml", "choose one"),
     "command": ("evalute", "'evaluate'"),
-    "option": (EVALUATE + "--vctims 3", "(see harness evaluate --help)"),
+    "option": (EVALUATE + "--vctims 3", "--victims) (see harness evaluate --help)"),
     "option of a part": ("bench train --vctims 3", "(see harness bench train --help)"),
     "stray word": (EVALUATE + "fed_cdp", "--help"),
     "section of the list": ("list attack", "choose attacks"),

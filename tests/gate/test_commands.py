@@ -210,6 +210,9 @@ def test_nights_with_other_settings_are_no_trend(tmp_path: Path) -> None:
     known = [[name for name, one in zip(names, trend.points, strict=True) if one.known] for trend in found]
     assert sorted(known) == [["0", "1"], ["2"], ["3"], ["4"], ["5"]]
     assert len({trend.title for trend in found}) == len(found) and any(" / dtype float64" in one.title for one in found)
+    shutil.rmtree(tmp_path / "1" / "cells")  # then documents alone tell cells apart, of all runs
+    _, found, _ = trends([tmp_path / name for name in "012"])
+    assert [[point.known for point in trend.points] for trend in found] == [[True] * 3]
 
 
 HOSTILE = "<script>alert(1)</script>|`](x) $\\frac \x1b[31m\x00 \ud800"

@@ -380,6 +380,7 @@ def test_nor_another_learning_rate(federation: Federation, tmp_path: Path) -> No
     [
         ("after", 0.0, "call it update.npz"), ("update", 1.0, "call it after.npz"),
         ("after", 4.0, "holds 4 times the weights (of client 1): weights are captured before they are weighted"),
+        ("after", 0.6, "holds 0.6 times the weights (of client 1): weights are captured before they are weighted"),
         ("after", 0.2, "holds 0.2 times the weights (of client 1): weights are captured before they are weighted"),
         ("update", 0.2, "holds 0.2 times the weights (of client 1): call it after.npz, without the factor"),
     ],

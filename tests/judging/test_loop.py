@@ -513,6 +513,11 @@ def two(network: Net, loader: Any) -> None:
         train(network, SGD(part.parameters(), 0.1), loader)
 
 
+def two_that_remember(network: Net, loader: Any) -> None:
+    for part in (network.head, network.body):
+        train(network, SGD(part.parameters(), 0.1, momentum=0.9), loader)
+
+
 def uneven(network: Net, loader: Any) -> None:
     optimizer = SGD(network.parameters(), 0.1)
     for size in (3, 2, 3):
@@ -671,6 +676,7 @@ def still(network: Net, loader: Any) -> None:
         (asleep, "has learning rate 0; freeze it"), (dropping, "its layer 'body.3' drops out units, and nobody"),
         (changed, "momentum of SGD changed"), (thawed, "other parameters were trained later"),
         (two, "2 optimizers took steps"), (uneven, "of different sizes"),
+        (two_that_remember, "2 optimizers took steps"),
         (one_rate, "groups of parameters changed apart"), (warm, "lr must be above 0"),
         (diverged, "holds NaN or infinity: its training diverged; capture another round"),
         (lost, "its loss became NaN or infinity: its training diverged"),

@@ -295,7 +295,7 @@ def test_a_mistake_is_one_line(number: int, said: str, judge: Any, tmp_path: Pat
     [
         ([], "whose members? name folders of captures, or --model NAME and --weights FILE"),
         (["--model", "logistic"], "name folders of captures, or --model NAME and --weights FILE"),
-        (["--prior", "digits"], "--members makes no attack; drop"),
+        (["--prior", "digits"], "--members makes no other attack; drop"),
         (["--model", "logistic", "--weights", "FINAL", "--references", "5"], "take an even number from 4 to 256"),
     ],
 )

@@ -129,7 +129,7 @@ def test_it_makes_no_attack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     written(tmp_path, 0, 0.0, 2)
     assert run(["judge", str(tmp_path), "--sites", "--attack", "cpl"]) == 2
     said = capsys.readouterr().err
-    assert "--sites makes no attack" in said and "Traceback" not in said
+    assert "--sites makes no other attack" in said and "Traceback" not in said
     assert run(["judge", str(tmp_path), "--sites", "--weights", "final.pt"]) == 2
     assert "--weights, or --sites" in capsys.readouterr().err
     assert run(["judge", "--sites"]) == 2

@@ -381,7 +381,7 @@ def test_rounds_of_training_are_printed_whole() -> None:
                                              stopped=None, units="")  # fmt: skip
     print_training(document, console, Path("t"))
     said = words(console.file.getvalue())
-    assert "30 │ 0.0500 │ 5.46e+04 │ 1.200 │ 0 │ 1.71e+04 │ 9.32e+04 │ 0.50" in said and "step" in said
+    assert "30 │ 0.0500 │ 5.46e+04 │ 1.200 │ 0 │ 1.71e+04 │ 9.32e+04 │ 0.50" in said and "┃ step ┃" in said
     assert said.count("5.46e+04") == 25 and "5 of 30 rounds are not shown; training.json has all" in said
 
 

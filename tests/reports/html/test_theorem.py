@@ -44,8 +44,8 @@ def test_the_figure_draws_what_was_measured_what_is_blind_and_what_is_the_most(s
     assert made is not None
     picture = str(made.picture)
     assert "fed_cdp" in picture and "noise" in picture and "old" not in picture
-    assert "first in the lineup 25% [14.7-37.9], blind 0.5%, at most 1.7%" in picture
-    assert "RMSE at most 0.1 25% [14.7-37.9], blind 35%, at most 50.7% (says little)" in picture
+    assert "first in the lineup 25% [14.7-37.9], blind guess 0.5%, at most 1.7%" in picture
+    assert "RMSE at most 0.1 25% [14.7-37.9], blind guess 35%, at most 50.7% (says little)" in picture
     assert "no bound exists: &lt;b&gt;no clipping&lt;/b&gt;" in picture
     # In the drawing itself: a word in each panel of the one row without a theorem.
     assert picture.count(">no bound exists</text>") == 2

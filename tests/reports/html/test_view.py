@@ -41,7 +41,7 @@ def test_what_a_damaged_run_lacks_is_told(runs: Path, tmp_path: Path, capsys: py
     assert run(["view", str(runs), "--out", str(tmp_path / "view")]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert "harness: monday: results.json is not complete JSON" in lines and lines[-1].endswith("index.html: 1 run")
-    assert "left out, since they have no verdict: monday" in lines
+    assert "harness: left out, since they have no verdict: monday" in lines
 
 
 def test_mistakes_are_one_line(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
