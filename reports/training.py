@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.base.kinds import plural
-from harness.base.presence import lax
 from harness.reports import text
 from harness.reports.pictures import save_figure
 from harness.results.training import RoundRecord, TrainDocument
@@ -86,9 +85,7 @@ def print_training(document: TrainDocument, console: Console, folder: Path) -> N
             f"{one.view}: claimed epsilon {_number(one.claimed_epsilon, '.3f')}, valid "
             f"{_number(one.epsilon, '.3f')}{text.too_large(one.epsilon)}{text.told(one)} ({one.guarantee}): {one.notes}"
         )
-    counts = {"example": document.train_examples, "client": settings["clients"]}
-    deltas = {(one.delta, one.unit or "") for one in document.privacy if one.epsilon is not None}
-    for careless in sorted(filter(None, (lax(delta, unit, counts.get(unit)) for delta, unit in deltas))):
+    for careless in dict.fromkeys(filter(None, map(document.careless, document.privacy))):
         console.print(f"warning: {careless}; lower --delta")
     if document.bayesian:
         print_bayesian(document.bayesian, console)

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from harness.base.presence import lax
 from harness.results import Statement
 
 Number = float | None
@@ -74,6 +75,12 @@ class TrainDocument(BaseModel):
     server_state: dict[int, str] | None = None
     bayesian: list[dict[str, Any]] = Field(default_factory=list)
     seconds: Seconds
+
+    def careless(self, one: Statement) -> str | None:
+        """Return what is wrong with the delta of one of its statements, see :func:`harness.base.presence.lax`."""
+        counts = {"example": self.train_examples, "client": self.settings.get("clients")}
+        units = counts.get(one.unit or "")
+        return lax(one.delta, one.unit, units) if isinstance(units, int) and one.epsilon is not None else None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

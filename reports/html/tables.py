@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -258,7 +259,8 @@ def _trained(runs: Iterable[RunData]) -> Iterator[tuple[Value, ...]]:
             rounds = wording.plural(len(run.training.rounds), "round")
             of = words(f"{settings.get('dataset', '?')}, {rounds} trained ({run.name})", 120)
             for statement in run.training.privacy:
-                yield _row(name, arguments, of, statement)
+                said = filter(None, (statement.notes, run.training.careless(statement)))
+                yield _row(name, arguments, of, replace(statement, notes="; ".join(said)))
 
 
 def _arguments(settings: dict[str, object]) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,17 @@ def test_training_can_be_made_again(tmp_path: Path, a_training: Callable) -> Non
     assert train_command(run) == (
         "harness train --dataset mnist-sample --defense fed_cdp --rounds 3 --defense-arg sigma=6"
     )
+
+
+def test_a_delta_that_protects_nobody_is_said(tmp_path: Path, a_training: Callable) -> None:
+    """Of ten examples, on the page of a training run as in the terminal."""
+    [run] = read_runs([a_training(tmp_path, "fed_cdp")])
+    assert run.training is not None
+    for delta, said in ((0.1, "n; delta 0.1 is at least one over the 10 examples"), (0.09, "n")):
+        stated = [replace(one, delta=delta, unit="example") for one in run.training.privacy]
+        run.training = run.training.model_copy(update={"privacy": stated})
+        [row] = privacy_table([run], []).rows
+        assert any(value.shown.startswith(said) for value in row) and (delta == 0.1) == ("published whole" in str(row))
 
 
 def test_a_secret_key_is_no_seed_to_repeat(tmp_path: Path, a_training: Callable) -> None:
