@@ -41,7 +41,7 @@ class Steps:
         # Parameters that a step was taken with; torch's optimizers leave out those without a gradient, decay and all.
         self._with_gradient: set[int] = set()
         # What the last step left in the optimizer: each tensor, and how often it was written to by then.
-        self._left: list[tuple[Tensor, int]] | None = None  # None of several optimizers, which are told apart before
+        self._left: list[tuple[Tensor, int]] | None = None
 
     @property
     def first(self) -> Optimizer | None:
@@ -64,8 +64,7 @@ class Steps:
 
     def look(self, optimizer: Optimizer) -> None:
         """Its gradients are there, and a step is taken."""
-        if len(self._all) > 1:
-            self._left = None
+        if len(self._all) > 1:  # the reason that is told; each would miss what the others keep
             return
         given = {id(one) for one in parameters_of(optimizer) if one.grad is not None}
         if self.rates and given != self._with_gradient and _remembers(optimizer):

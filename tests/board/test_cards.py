@@ -10,11 +10,11 @@ import pytest
 from harness.attacks import SUITES
 from harness.board import collect, compare
 from harness.board.comparing import Workspace, rebuild
-from harness.board.making import reported_for
+from harness.board.making import _statement, reported_for
 from harness.board.reading import cells_of
 from harness.experiment import cell_settings
 from harness.privacy.views import REPEATABLE
-from harness.results import RunFolder, cell_key
+from harness.results import RunFolder, Statement, cell_key
 from harness.results.card import Card
 
 Harness = Callable[..., Any]
@@ -24,6 +24,20 @@ Planted = Callable[[dict[str, Any]], None]
 def test_a_true_card_is_made_again_byte_by_byte(card: Card, again: tuple[Card, Path]) -> None:
     assert again[0].content() == card.content() and again[0].hash == card.hash == card.digest()
     assert compare(card, again[0]).differences == [] and compare(card, again[0]).exact
+
+
+@pytest.mark.parametrize(("covers", "shown"), [(True, 0.5), (None, 0.5), (False, None)])
+def test_an_epsilon_that_several_looks_exceed_is_on_no_card(covers: bool | None, shown: float | None) -> None:
+    what: dict[str, Any] = {
+        "view": "server",
+        "epsilon": 0.5,
+        "guarantee": "sample-DP local view",
+        "notes": "n",
+        "covers": covers,
+    }
+    stated = Statement(**what)
+    found = _statement([stated], cell_settings(attack="cpl", defense="fed_cdp", tap="T1.out"))
+    assert (found and found.epsilon) == shown
 
 
 def test_on_a_gpu_a_card_is_compared_statistically(card: Card) -> None:
