@@ -363,7 +363,8 @@ def _by_draws(
     keys.pop(0)  # of clients that this tool played
     chosen = evidence.defense.chosen_at(settings.tap, captured.layout)
     by_chance = chosen is not None and chosen.choice == "chance"
-    drawn = Drawn(lambda number: play(keys[number]), by_chance, None if by_chance else middle)
+    separate = evidence.defense.coding_at(settings.tap) is not None and not evidence.defense.changes_before_gradients
+    drawn = Drawn(lambda number: play(keys[number]), by_chance, None if by_chance else middle, separate)
     noisy = evidence.noise is not None and evidence.noise.law != "unknown"
     sent = _as_steps(settings, captured.target)
     check = check_of_draws(NAME, sent, captured.grain, drawn, noisy)

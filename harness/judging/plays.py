@@ -32,6 +32,8 @@ from harness.judging.federation import CapturedClients
 PLAYS = 16
 # Of a norm: what says nothing against a truth, and from which on a spread may hide that it is another client's.
 UNLIKE, HIDES = 0.02, 0.5
+# Of the distance of the farthest draw: so far no draw goes of which each coordinate is drawn for itself.
+FAR = 5.0
 #: The chance that a draw is called too far to be explained, where that accuses nobody and only withholds an estimate.
 UNFIT = 1e-3
 
@@ -44,11 +46,13 @@ class Drawn:
         play: makes one, (V, P), by its number; always the same one, so that none is kept.
         leaves_out: whether zeros are coordinates that were not sent.
         middle: (V, P), the mean where it is known; None where it is that of the plays.
+        separate: whether each coordinate is drawn for itself, so that all draws go about as far.
     """
 
     play: Callable[[int], Tensor]
     leaves_out: bool
     middle: Tensor | None
+    separate: bool = False
 
     @cached_property
     def _halves(self) -> list[tuple[Tensor, Tensor]]:
@@ -136,7 +140,8 @@ def check_of_draws(name: str, sent: Tensor, grain: Tensor, drawn: Drawn, noisy: 
     usual = f"draws by {float((spread / norm).mean()):.2g}"
     if not bool(like.all()):
         usual += "" if bool(distant.any()) else ", and goes less or more in its direction than they do"
-        if bool((spread.amax(0) <= slack).all()):
+        far_off = drawn.separate and bool((found > FAR * spread.amax(0) + slack).any())
+        if far_off or bool((spread.amax(0) <= slack).all()):
             fix = "check learning_rate, loss_scale, the optimizer, the truth's order and scale, each layer's mode"
             return Check(name, "violated", f"{said}, {usual}; {fix}")
         return cannot(name, f"{said}, {usual}")
