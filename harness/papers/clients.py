@@ -11,7 +11,7 @@ from typing import Any
 from harness.federation.defense import FixedNoise
 from harness.papers.grid import Grid, Values, at_hand, number
 from harness.papers.measured import AGREES, CHANCE, DIFFERS, NOT_AT_HAND, Measured, orders
-from harness.papers.measures import Lines, Row, said
+from harness.papers.measures import Dealt, Row, said
 from harness.privacy import GaussianRelease
 from harness.privacy.bayesian import Level, moments_accountant
 from harness.privacy.budget import sigma_for
@@ -114,21 +114,12 @@ def clipping_bound(document: TrainDocument) -> float:
     return statistics.median(record.update_norm for record in first if record.update_norm is not None)
 
 
-class ClientTables(Lines):
+class ClientTables(Dealt):
     """Common part of tables on clients: their runs, and a row that is trained alone."""
 
     def __init__(self, table: Grid, request: Request) -> None:
         super().__init__(table, request)
         self.runs = ClientRuns(request)
-
-    def rows(self, printed: list[Row]) -> Iterator[Values]:
-        """Yield each row with ours."""
-        made = [row | self._row(row) for row in self.request.dealt(printed, "row")]
-        self.request.require_whole()
-        yield from made
-
-    def _row(self, row: Row) -> Values:
-        raise NotImplementedError
 
     def federation(self, data: str, split: str, clients: int, **changes: Any) -> TrainSettings | None:
         """A cell's training settings without a defense; None where the data is not at hand."""

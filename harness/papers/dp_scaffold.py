@@ -18,11 +18,10 @@ import torch
 from pydantic import BaseModel, Field
 
 from harness.base.progress import progress
+from harness.papers.epsilons import most_rounds
 from harness.papers.grid import Comparison, at_hand, grid, number
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, SeededRuns, orders
-from harness.privacy import steps_within
-from harness.privacy.events import Event
-from harness.privacy.scaffold import Mode, Scaffold, scaffold_accountant, scaffold_epsilon, scaffold_event
+from harness.privacy.scaffold import Scaffold, scaffold_epsilon
 from harness.results import cell_key
 from harness.results.atomic import write_atomic
 from harness.results.files import parse_json, read_stored
@@ -226,9 +225,7 @@ class ScaffoldRuns:
 
     def __init__(self, request: Request) -> None:
         self.request, self.sizes, self._trained = request, StepSizes(request), TrainedRuns(request)
-        first = request.seeds[0]
-        several = tuple(range(first, first + RUNS)) if len(request.seeds) == 1 and not request.quick else request.seeds
-        self.seeds = several
+        self.seeds = request.several_seeds(RUNS)
 
     def of(self, method: str, federated: Federated) -> SeededRuns:
         """A method's accuracies in a federation."""
@@ -271,20 +268,11 @@ def accounted(method: str, federated: Federated) -> Scaffold | None:
     )  # fmt: skip
 
 
-def affordable(federated: Federated, target: float, mode: Mode = "paper") -> int:
-    """T, the most rounds at which a third party's epsilon stays within a target."""
-
-    def event(rounds: int) -> Event:
-        return scaffold_event(
-            Scaffold(
-                federated.sigma, federated.users, federated.records, federated.steps, rounds, federated.user_rate,
-                federated.data_rate,
-            ),
-            "third party", mode,
-        )  # fmt: skip
-
-    delta = 1 / (federated.users * federated.records)
-    return steps_within(scaffold_accountant(mode), event, target, delta, "filter").rounds
+def affordable(federated: Federated, target: float) -> int:
+    """T, the most rounds at which a third party's epsilon stays within a target by the paper's accounting."""
+    run = accounted(METHOD, federated)
+    assert run is not None  # a private method
+    return most_rounds(run, target)
 
 
 # --------------------------------------------------------------------------------------

@@ -43,17 +43,14 @@ class ScaffoldRounds(_Epsilons):
     """The most rounds that keep to a target epsilon, by local steps."""
 
     def _row(self, row: Row) -> Values:
-        steps = self.table.facts["steps"]
-        return {
-            "ours": [most_rounds(row["target"], row["sigma"], one) for one in steps],
-            "proven": most_rounds(row["target"], row["sigma"], steps[-1], "proven"),
-        }
+        facts, target = self.table.facts, row["target"]
+        users, records, _ = grid("dp-scaffold-accounting").facts["data"]["synthetic"]
+        runs = [Scaffold(row["sigma"], users, records, steps, 1, facts["user_rate"]) for steps in facts["steps"]]
+        return {"ours": [most_rounds(run, target) for run in runs], "proven": most_rounds(runs[-1], target, "proven")}
 
 
-def most_rounds(target: float, sigma: float, steps: int, mode: Mode = "paper") -> int:
-    """Return the last round at which a third party's epsilon is within the target, on the synthetic data."""
-    users, records, _ = grid("dp-scaffold-accounting").facts["data"]["synthetic"]
-    run = Scaffold(sigma, users, records, steps, 1, grid("dp-scaffold-tradeoff").facts["user_rate"])
+def most_rounds(run: Scaffold, target: float, mode: Mode = "paper") -> int:
+    """Return the last round of such a run at which a third party's epsilon is within the target."""
     return steps_within(
         scaffold_accountant(mode),
         lambda rounds: scaffold_event(replace(run, rounds=rounds), "third party", mode),

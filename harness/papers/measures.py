@@ -74,14 +74,21 @@ class Lines:
         return {"notes on accuracy": NOTES, "trends": NOTES[:1], "chance": [CHANCE_NOTE], "told": self.told}[name]
 
 
-class Attacks(Lines):
-    """An attacked cell per row; of a table ``attack and accuracy`` the defense's accuracy beside it."""
+class Dealt(Lines):
+    """Rows that do not need each other."""
 
     def rows(self, printed: list[Row]) -> Iterator[Values]:
-        """Yield each row with what the attack came to."""
+        """Yield each row with ours."""
         made = [row | self._row(row) for row in self.request.dealt(printed, "row")]
         self.request.require_whole()
         yield from made
+
+    def _row(self, row: Row) -> Values:
+        raise NotImplementedError
+
+
+class Attacks(Dealt):
+    """An attacked cell per row; of a table ``attack and accuracy`` the defense's accuracy beside it."""
 
     def _row(self, row: Row) -> Values:
         dataset = at_hand(row["data"], self.request.data_root)[0]
@@ -155,16 +162,8 @@ class Orders(Lines):
         verdicts = orders(paper, ours)
         for method, value in paper.items():
             bare = {facts["argument"]: "-"} if facts.get("bare_argument") and method == "non-private" else {}
-            yield (
-                group
-                | bare
-                | {
-                    "method": method,
-                    "accuracy": str(ours[method] or "-"),
-                    "paper": value,
-                    "verdict": verdicts[method],
-                }
-            )
+            found = {"method": method, "accuracy": str(ours[method] or "-"), "paper": value}
+            yield group | bare | found | {"verdict": verdicts[method]}
 
     def _trained(self, method: str, group: Row) -> Measured | None:
         facts = self.table.facts

@@ -152,8 +152,7 @@ class SecureRuns:
     def __init__(self, request: Request, experiment: Experiment, federation: SecureFederation) -> None:
         self.request, self.experiment, self.federation = request, experiment, federation
         self._trained = TrainedRuns(request, _CHUNK)
-        first, asked = request.seeds[0], request.seeds
-        self.seeds = tuple(range(first, first + RUNS)) if len(asked) == 1 and not request.quick else asked
+        self.seeds = request.several_seeds(RUNS)
 
     def of(self, name: str, noise: bool = True) -> SeededRuns:
         """A configuration's runs; without noise only the first seed's, as a control."""

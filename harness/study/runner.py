@@ -73,6 +73,11 @@ class Request:
         """Victims per cell."""
         return self.victims or (quick if self.quick else full)
 
+    def several_seeds(self, runs: int) -> tuple[int, ...]:
+        """The seeds; so many from the first where one is asked for at full scale."""
+        first, *more = self.seeds
+        return self.seeds if more or self.quick else tuple(range(first, first + runs))
+
     def dealt(self, things: Iterable[T], what: str) -> Iterator[T]:
         """One thing after another, a shard's own alone, as :func:`harness.base.progress.counted` shows them.
 
