@@ -15,6 +15,7 @@ import harness  # noqa: F401
 # isort: split
 import gc
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,6 +72,14 @@ def browser() -> Iterator[Any]:
         chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield chromium
         chromium.close()
+
+
+@pytest.fixture(scope="session")
+def program() -> str:
+    """The installed command, for tests that need a process of its own."""
+    found = shutil.which("harness", path=Path(sys.executable).parent)
+    assert found is not None
+    return found
 
 
 class Finished(NamedTuple):

@@ -1,10 +1,8 @@
 """A run killed in the middle and resumed gives the numbers of a run that was never stopped."""
 
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,11 +27,9 @@ def numbers(run_folder: Path) -> tuple[list[dict[str, Any]], str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("finished_cells", [0, 1, 4])
-def test_killed_and_resumed(harness: Callable[..., Any], tmp_path: Path, finished_cells: int) -> None:
-    command = shutil.which("harness", path=Path(sys.executable).parent)
-    assert command is not None
+def test_killed_and_resumed(harness: Callable[..., Any], program: str, tmp_path: Path, finished_cells: int) -> None:
     stopped = tmp_path / "stopped"
-    process = subprocess.Popen([command, *LINE, str(stopped)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([program, *LINE, str(stopped)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 300
     # Without a finished cell: as soon as the first reconstruction is on disk, that is inside a cell.
     wanted = ("cells/*.json", finished_cells) if finished_cells else ("reconstructions/*.npz", 1)

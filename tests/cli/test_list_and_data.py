@@ -2,9 +2,7 @@
 
 import json
 import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,13 +59,11 @@ def test_no_arguments_show_the_help(harness: Harness) -> None:
 
 
 @pytest.mark.slow
-def test_standard_output_of_a_process_is_one_document(tmp_path: Path) -> None:
-    command = shutil.which("harness", path=Path(sys.executable).parent)
-    assert command is not None
+def test_standard_output_of_a_process_is_one_document(program: str, tmp_path: Path) -> None:
     line = "evaluate --defense none --dataset digits --victims 2 --surface 2 --attack-arg max_iterations=2 --json"
     environment = os.environ | {"HARNESS_DATA": str(tmp_path / "no-data")}
     finished = subprocess.run(
-        [command, *line.split()], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
+        [program, *line.split()], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
     )
     assert len(ResultDocument.model_validate_json(finished.stdout).cells) == 1
     assert "Traceback" not in finished.stderr and "Warning" not in finished.stderr

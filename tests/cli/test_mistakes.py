@@ -1,9 +1,7 @@
 """Every user's mistake: exit code 2, one line on standard error that names the fix, nothing on standard output."""
 
 import shlex
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -236,10 +234,8 @@ def test_a_gpu_asked_for_where_there_is_none(harness: Callable[..., Any], monkey
     assert finished.err == "harness: no CUDA device is available here; use --device cpu\n"
 
 
-def test_a_mistake_leaves_no_traceback_in_a_process_of_its_own(tmp_path: Path) -> None:
-    command = shutil.which("harness", path=Path(sys.executable).parent)
-    assert command is not None
-    arguments = [command, "evaluate", "--defense", "fed_acpd", "--out", str(tmp_path / "runs")]
+def test_a_mistake_leaves_no_traceback_in_a_process_of_its_own(program: str, tmp_path: Path) -> None:
+    arguments = [program, "evaluate", "--defense", "fed_acpd", "--out", str(tmp_path / "runs")]
     finished = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (finished.returncode, finished.stdout) == (2, "")
     assert finished.stderr == "harness: unknown defense 'fed_acpd'; did you mean 'fed_acdp'?\n"

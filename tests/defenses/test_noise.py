@@ -37,12 +37,24 @@ def accepts(noise: Tensor, deviation: float, alpha: float = 1e-3, laplace: bool 
     return 2 * min(tail, 1 - tail) > alpha and shape > alpha
 
 
+#: What the deviation of the noise on a batch's sum is divided by.
+CONVENTIONS = {"sum": 5, "per_example": 5**0.5, "mean": 1}
+Z_D = (SIGMA**-2 - (2 * SIGMA) ** -2) ** -0.5
+
+
 @pytest.mark.parametrize(
-    ("convention", "deviation"),
-    [("sum", SIGMA * C / 5), ("per_example", SIGMA * C / 5**0.5), ("mean", SIGMA * C)],
+    ("name", "settings", "deviation"),
+    [
+        *(("fed_cdp", {"convention": name}, SIGMA * C / by) for name, by in CONVENTIONS.items()),
+        # On zero gradients it follows its floor.
+        *(("fed_acdp", {"sigma": 3, "floor": 0.5, "convention": name}, 1.5 / by) for name, by in CONVENTIONS.items()),
+        ("adaclip", {}, SIGMA * C / 5),
+        ("quantile", {"unit": "example"}, Z_D * C / 5),
+        ("quantile", {"unit": "example", "sigma_b": "inf", "rate": 0}, SIGMA * C / 5),
+    ],
 )
-def test_the_three_conventions(convention: str, deviation: float) -> None:
-    noise = zero_step("fed_cdp", {"sigma": SIGMA, "clip": C, "convention": convention})
+def test_noise_of_local_steps(name: str, settings: dict[str, Any], deviation: float) -> None:
+    noise = zero_step(name, {"sigma": SIGMA, "clip": C, **settings})
     assert noise.std().item() == pytest.approx(deviation, rel=0.02)
     assert accepts(noise, deviation)
     # The test has the power to tell a wrong scale.
@@ -50,19 +62,10 @@ def test_the_three_conventions(convention: str, deviation: float) -> None:
     assert not accepts(noise, deviation / 1.05)
 
 
-@pytest.mark.parametrize("convention", ["sum", "per_example", "mean"])
+@pytest.mark.parametrize("convention", CONVENTIONS)
 def test_the_expected_batch_size_decides_and_not_the_number_of_rows(convention: str) -> None:
     settings = {"sigma": SIGMA, "convention": convention}
     assert torch.equal(zero_step("fed_cdp", settings, rows=3), zero_step("fed_cdp", settings, rows=5))
-
-
-@pytest.mark.parametrize(
-    ("convention", "deviation"), [("sum", 0.5 * 3 / 5), ("per_example", 0.5 * 3 / 5**0.5), ("mean", 0.5 * 3)]
-)
-def test_fed_acdp_noise_follows_its_floor_on_zero_gradients(convention: str, deviation: float) -> None:
-    noise = zero_step("fed_acdp", {"sigma": 3, "floor": 0.5, "convention": convention})
-    assert accepts(noise, deviation)
-    assert not accepts(noise, 1.05 * deviation)
 
 
 @pytest.mark.parametrize(
@@ -113,23 +116,6 @@ def test_additive_noise(settings: dict[str, str], deviation: float, distribution
     assert accepts(noise, deviation, laplace=laplace)
     assert not accepts(noise, 1.05 * deviation, laplace=laplace)
     assert not accepts(noise, deviation, laplace=not laplace)
-
-
-Z_D = (SIGMA**-2 - (2 * SIGMA) ** -2) ** -0.5
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "deviation"),
-    [
-        ("adaclip", {}, SIGMA * C / 5),
-        ("quantile", {"unit": "example"}, Z_D * C / 5),
-        ("quantile", {"unit": "example", "sigma_b": "inf", "rate": 0}, SIGMA * C / 5),
-    ],
-)
-def test_adaptive_local_steps(name: str, settings: dict[str, Any], deviation: float) -> None:
-    noise = zero_step(name, {"sigma": SIGMA, "clip": C, **settings})
-    assert accepts(noise, deviation)
-    assert not accepts(noise, 1.05 * deviation)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,27 @@ def small() -> tuple[str, ...]:
     )  # fmt: skip
 
 
+# Its process dies, once, in whatever worker builds it first.
+_DYING = """
+import multiprocessing, os, pathlib
+from torch import nn
+
+def make(image_shape, classes):
+    first = pathlib.Path("first")
+    if multiprocessing.current_process().name != "MainProcess" and not first.exists():
+        first.touch()
+        os.kill(os.getpid(), 9)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, classes))
+"""
+
+
+@pytest.fixture
+def dying(harness: Callable[..., Any]) -> str:
+    """A network of the current folder that loses the first worker that builds it."""
+    Path("network_of_mine.py").write_text(_DYING)
+    return "network_of_mine:make"
+
+
 @pytest.fixture(scope="session")
 def content() -> Callable[[Path], Content]:
     """Reads lines of victims sorted, cells by file, and the document, without how long each took."""

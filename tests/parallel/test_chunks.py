@@ -225,25 +225,12 @@ def test_no_more_processes_than_chunks(harness: Callable[..., Any]) -> None:
     assert (done.code, done.err) == (0, f"{said}\n")
 
 
-# A network whose process dies, once, in whatever worker builds it first.
-NETWORK = """
-import multiprocessing, os, pathlib
-from torch import nn
-
-def make(image_shape, classes):
-    first = pathlib.Path("first")
-    if multiprocessing.current_process().name != "MainProcess" and not first.exists():
-        first.touch()
-        os.kill(os.getpid(), 9)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, classes))
-"""
-
-
 @pytest.mark.slow
-def test_a_killed_worker_is_not_missed(harness: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
-    Path("network_of_mine.py").write_text(NETWORK)
+def test_a_killed_worker_is_not_missed(
+    harness: Callable[..., Any], dying: str, caplog: pytest.LogCaptureFixture
+) -> None:
     line = [
-        "train", "--dataset", "digits", "--model", "network_of_mine:make", "--defense", "pruning", "--defense-arg",
+        "train", "--dataset", "digits", "--model", dying, "--defense", "pruning", "--defense-arg",
         "error_feedback=true", "--clients", "12", "--clients-per-round", "8", "--rounds", "2", "--local-steps", "2",
         "--split", "iid", "--chunk", "2", "--threads", "1", "--seed", "0",
     ]  # fmt: skip

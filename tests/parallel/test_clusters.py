@@ -1,6 +1,5 @@
 """Clusters for real, where their packages are installed: Ray with several nodes, and submitit's own processes."""
 
-import shutil
 import subprocess
 import sys
 import time
@@ -33,24 +32,34 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
-def on_the_cluster(cluster: Any, arguments: Small, out: str) -> "subprocess.Popen[str]":
-    command = shutil.which("harness", path=Path(sys.executable).parent)
-    assert command is not None
-    where = ("--cluster", "ray", "--cluster-arg", f"address={cluster.address}", "--out", out)
-    return subprocess.Popen([command, *arguments, *where], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+@pytest.fixture
+def longer(small: Small) -> Small:
+    """A run that takes long enough to be disturbed."""
+    return (*small[:-2], "--attack-arg", "max_iterations=40", "--threads", "1")
+
+
+@pytest.fixture
+def process(harness: Command, program: str, cluster: Any, longer: Small) -> "subprocess.Popen[str]":
+    """The run on the cluster, into ``ray``."""
+    where = ("--cluster", "ray", "--cluster-arg", f"address={cluster.address}", "--out", "ray")
+    return subprocess.Popen([program, *longer, *where], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def wait_for_a_cell(process: "subprocess.Popen[str]") -> None:
+    while not list(Path("ray/cells").glob("*.json")):
+        assert process.poll() is None
+        time.sleep(0.05)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("killed", [False, True])
-def test_ray_gives_the_same_bytes(harness: Command, small: Small, content: Read, cluster: Any, killed: bool) -> None:
-    longer = (*small[:-2], "--attack-arg", "max_iterations=40", "--threads", "1")
-    process = on_the_cluster(cluster, longer, "ray")
+def test_ray_gives_the_same_bytes(
+    harness: Command, longer: Small, content: Read, cluster: Any, process: "subprocess.Popen[str]", killed: bool
+) -> None:
     if killed:
         # As soon as the first task is done others run, one of them on the node that goes.
-        while not list(Path("ray/cells").glob("*.json")):
-            assert process.poll() is None
-            time.sleep(0.05)
+        wait_for_a_cell(process)
         cluster.remove_node(cluster.workers[0], allow_graceful=False)
     said = process.communicate(timeout=300)
     assert process.returncode == 0, said
@@ -60,12 +69,10 @@ def test_ray_gives_the_same_bytes(harness: Command, small: Small, content: Read,
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-def test_a_head_that_dies_keeps_what_came_back(harness: Command, small: Small, content: Read, cluster: Any) -> None:
-    longer = (*small[:-2], "--attack-arg", "max_iterations=40", "--threads", "1")
-    process = on_the_cluster(cluster, longer, "ray")
-    while not list(Path("ray/cells").glob("*.json")):
-        assert process.poll() is None
-        time.sleep(0.05)
+def test_a_head_that_dies_keeps_what_came_back(
+    harness: Command, longer: Small, content: Read, cluster: Any, process: "subprocess.Popen[str]"
+) -> None:
+    wait_for_a_cell(process)
     cluster.head_node.kill_gcs_server(check_alive=False)
     cluster.head_node.kill_raylet(check_alive=False)
     out, err = process.communicate(timeout=300)
@@ -77,13 +84,11 @@ def test_a_head_that_dies_keeps_what_came_back(harness: Command, small: Small, c
 
 
 @pytest.mark.slow
-def test_slurm_gives_the_same_bytes(harness: Command, small: Small, content: Read) -> None:
+def test_slurm_gives_the_same_bytes(harness: Command, program: str, small: Small, content: Read) -> None:
     """With processes in the place of jobs."""
     pytest.importorskip("submitit")
-    command = shutil.which("harness", path=Path(sys.executable).parent)
-    assert command is not None
     where = ("--cluster", "slurm", "--cluster-arg", "executor=local", "--jobs", "2", "--out", "slurm")
-    done = subprocess.run([command, *small, *where], capture_output=True, text=True)
+    done = subprocess.run([program, *small, *where], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert harness(*small, "--out", "one").code == 0
     assert content(Path("slurm")) == content(Path("one"))

@@ -1,9 +1,7 @@
 """A run over processes: the same bytes as one, and none of them is missed when it is lost."""
 
 import os
-import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,42 +21,28 @@ from harness.parallel.units import Job, Unit
 Command = Callable[..., Any]
 Small = tuple[str, ...]
 
-# A network whose process dies, once, in whatever worker builds it first.
-NETWORK = """
-import multiprocessing, os, pathlib
-from torch import nn
-
-def make(image_shape, classes):
-    first = pathlib.Path("first")
-    if multiprocessing.current_process().name != "MainProcess" and not first.exists():
-        first.touch()
-        os.kill(os.getpid(), 9)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, classes))
-"""
+SETTLED = (
+    "evaluate", "--dataset", "digits", "--model", "mlp,logistic", "--defense", "none", "--attack", "auto",
+    "--surface", "2", "--victims", "6", "--no-pictures", "--threads", "1",
+)  # fmt: skip
 
 
-def in_processes(small: Small, out: str, *more: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(name="in_processes")
+def run_in_processes(program: str) -> Callable[..., subprocess.CompletedProcess[str]]:
     """The command in a process of its own, as a user calls it."""
-    command = shutil.which("harness", path=Path(sys.executable).parent)
-    assert command is not None
-    return subprocess.run([command, *small, *more, "--out", out], capture_output=True, text=True)
+    return lambda small, out, *more: subprocess.run(
+        [program, *small, *more, "--out", out], capture_output=True, text=True
+    )
 
 
 # Quick ones of the same: shards in test_shards.py, one attack in test_worker_pool.py.
 @pytest.mark.slow
-def test_the_same_bytes_as_one_process(harness: Command, small: Small, content: Callable[[Path], Any]) -> None:
-    assert harness(*small, "--out", "one").code == 0
-    done = in_processes(small, "two", "--jobs", "2")
-    assert done.returncode == 0, done.stderr
-    assert content(Path("two")) == content(Path("one"))
-
-
-@pytest.mark.slow
-def test_what_is_settled_is_skipped_alike(harness: Command, content: Callable[[Path], Any]) -> None:
-    asked = (
-        "evaluate", "--dataset", "digits", "--model", "mlp,logistic", "--defense", "none", "--attack", "auto",
-        "--surface", "2", "--victims", "6", "--no-pictures", "--threads", "1",
-    )  # fmt: skip
+@pytest.mark.parametrize("settled", [False, True])
+def test_the_same_bytes_as_one_process(
+    harness: Command, in_processes: Command, small: Small, content: Callable[[Path], Any], settled: bool
+) -> None:
+    """Attacks that an earlier one settles are skipped alike."""
+    asked = SETTLED if settled else small
     assert harness(*asked, "--out", "one").code == 0
     done = in_processes(asked, "two", "--jobs", "2")
     assert done.returncode == 0, done.stderr
@@ -79,9 +63,10 @@ def test_a_worker_that_grows_is_kept() -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_not_missed(harness: Command, small: Small, content: Callable[[Path], Any]) -> None:
-    Path("network_of_mine.py").write_text(NETWORK)
-    own = (*small[:4], "network_of_mine:make", *small[5:])
+def test_a_killed_worker_is_not_missed(
+    harness: Command, in_processes: Command, small: Small, content: Callable[[Path], Any], dying: str
+) -> None:
+    own = (*small[:4], dying, *small[5:])
     done = in_processes(own, "two", "--jobs", "2")
     assert done.returncode == 0, done.stderr
     assert "a worker was lost" in done.stderr and "64 rows at a time" in done.stderr
@@ -90,7 +75,7 @@ def test_a_killed_worker_is_not_missed(harness: Command, small: Small, content: 
 
 
 @pytest.mark.slow
-def test_earlier_work_is_taken_only_where_asked(harness: Command, small: Small) -> None:
+def test_earlier_work_is_taken_only_where_asked(harness: Command, in_processes: Command, small: Small) -> None:
     """And what the processes share is made by one of them."""
     assert in_processes(small, "run", "--jobs", "2").returncode == 0
     before = {path: path.stat().st_mtime_ns for path in Path("run/cells").iterdir()}
@@ -103,7 +88,7 @@ def test_earlier_work_is_taken_only_where_asked(harness: Command, small: Small) 
 
 @pytest.mark.slow
 def test_a_cell_of_a_time_to_come_is_an_earlier_runs(
-    harness: Command, small: Small, content: Callable[[Path], Any]
+    harness: Command, in_processes: Command, small: Small, content: Callable[[Path], Any]
 ) -> None:
     """Whoever edits one may give it any time; workers tell what this run made by it."""
     assert harness(*small, "--out", "run").code == 0
