@@ -10,6 +10,7 @@ from harness.base.errors import UsageError
 from harness.base.words import MOST_WORDS, PAD, tokens_of
 from harness.models.networks import MODELS, ImageShape, build_module
 from harness.models.text_transformer import places_in
+from harness.models.transformer import encoder_layers
 
 # Of a loss: below that no logit says it.
 _LEAST = 1e-6
@@ -65,10 +66,7 @@ class Writer(nn.Module):
         self.words = nn.Embedding(vocabulary, _WIDTH)
         self.places = nn.Parameter(torch.randn(1, places, _WIDTH) * 0.02)
         nn.init.normal_(self.words.weight, std=0.02)
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(_WIDTH, 6, 2 * _WIDTH, 0.0, "gelu", batch_first=True, norm_first=True)
-            for _ in range(2)
-        )
+        self.layers = nn.ModuleList(encoder_layers(2, _WIDTH, 6, 2 * _WIDTH))
         self.norm, self.head = nn.LayerNorm(_WIDTH), nn.Linear(_WIDTH, vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:

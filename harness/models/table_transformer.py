@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from harness.base.columns import Columns, TableShape
 from harness.base.errors import UsageError
 from harness.models.networks import MODELS, ImageShape
-from harness.models.transformer import RowTransformer, first_token
+from harness.models.transformer import RowTransformer, encoder_layers, first_token
 
 _WIDTH, _HEADS, _HIDDEN, _LAYERS = 64, 4, 128, 2
 
@@ -56,30 +56,21 @@ class TableTransformer(nn.Module):
         super().__init__()
         self.tokens = ColumnTokens(columns, _WIDTH)
         self.class_token = nn.Parameter(torch.empty(1, 1, _WIDTH).uniform_(-(_WIDTH**-0.5), _WIDTH**-0.5))
-        self.encoder = nn.Sequential(
-            *[
-                nn.TransformerEncoderLayer(_WIDTH, _HEADS, _HIDDEN, 0.0, "gelu", batch_first=True, norm_first=True)
-                for _ in range(_LAYERS)
-            ]
-        )
+        self.encoder = nn.Sequential(*encoder_layers(_LAYERS, _WIDTH, _HEADS, _HIDDEN))
         self.norm, self.head = nn.LayerNorm(_WIDTH), nn.Linear(_WIDTH, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         made = self.tokens(images.flatten(1))
         tokens = torch.cat([self.class_token.expand(len(made), -1, -1), made], 1)
-        *layers, last = self.encoder
-        for layer in layers:
-            tokens = layer(tokens)
-        return self.head(self.norm(first_token(last, tokens)).relu())
+        return self.head(self.norm(first_token(self.encoder, tokens)).relu())
 
     def row_logits(self, named: Mapping[str, Tensor], images: Tensor, gradient_once: bool) -> Tensor:
         """Logits (R, B, K) of table rows (R, B, 1, 1, F) under named parameters (R, ...), as :meth:`forward` has
         them."""
-        rows, last = RowTransformer(named, _HEADS, gradient_once), len(self.encoder) - 1
+        rows = RowTransformer(named, _HEADS, gradient_once)
         made = self.tokens.tokens(images.flatten(2), named["tokens.weight"], named["tokens.bias"])
         tokens = torch.cat([named["class_token"].expand(-1, images.shape[1], -1, -1), made], 2)
-        for number in range(last + 1):
-            tokens = rows.encoder_layer(f"encoder.{number}", tokens, first_only=number == last)
+        tokens = rows.first_token([f"encoder.{number}" for number in range(_LAYERS)], tokens)
         return rows.named_linear("head", rows.norm("norm", tokens).relu())[:, :, 0]
 
 

@@ -13,6 +13,7 @@ from harness.base.errors import UsageError
 from harness.base.words import BITS, MOST_WORDS, PAD, tokens_of
 from harness.models.networks import MODELS, ImageShape
 from harness.models.tokenizers import EXTRA, brings
+from harness.models.transformer import encoder_layers
 from harness.results.arrays import StoredArrays
 from harness.results.files import sha256
 
@@ -36,13 +37,7 @@ class TextTransformer(nn.Module):
         self.words = nn.Embedding(vocabulary, width)
         self.places = nn.Parameter(torch.randn(1, places, width) * 0.02)
         nn.init.normal_(self.words.weight, std=0.02)
-        heads = _HEADS[width]
-        self.encoder = nn.Sequential(
-            *[
-                nn.TransformerEncoderLayer(width, heads, 2 * width, 0.0, "gelu", batch_first=True, norm_first=True)
-                for _ in range(_LAYERS)
-            ]
-        )
+        self.encoder = nn.Sequential(*encoder_layers(_LAYERS, width, _HEADS[width], 2 * width))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
 
     def forward(self, images: Tensor) -> Tensor:

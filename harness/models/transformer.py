@@ -106,7 +106,7 @@ class RowTransformer:
         normed = functional.layer_norm(values, values.shape[-1:], eps=self.epsilon)
         return (normed * self.named[f"{name}.weight"][:, None, None]).add_(self.named[f"{name}.bias"][:, None, None])
 
-    def encoder_layer(self, name: str, tokens: Tensor, first_only: bool = False) -> Tensor:
+    def encoder_layer(self, name: str, tokens: Tensor, first_only: bool) -> Tensor:
         """A pre-norm encoder layer of tokens (R, B, T, E).
 
         ``first_only``: of the first token alone, where nothing reads the others; all go into its attention.
@@ -119,6 +119,12 @@ class RowTransformer:
             tokens = tokens + self._attention(attention, normed)
         hidden = self.named_linear(f"{name}.{names.hidden}", self.norm(f"{name}.{names.norm_after}", tokens))
         return tokens + self.named_linear(f"{name}.{names.out}", gelu(hidden))
+
+    def first_token(self, layers: list[str], tokens: Tensor) -> Tensor:
+        """Return what encoder layers make of the first of tokens (R, B, T, E): (R, B, 1, E)."""
+        for name in layers:
+            tokens = self.encoder_layer(name, tokens, first_only=name == layers[-1])
+        return tokens
 
     def named_linear(self, name: str, values: Tensor, first: bool = False) -> Tensor:
         """:meth:`linear` with parameters of its own."""
@@ -175,8 +181,7 @@ class TorchvisionTransformer:
         """Logits (R, B, K) of images (R, B, C, H, W) under named parameters (R, ...)."""
         rows = RowTransformer(named, self._heads, gradient_once, _NAMES, self._epsilon)
         tokens = rows.tokens_of("conv_proj", images, self._patch, "class_token") + named["encoder.pos_embedding"]
-        for name in self._layers:
-            tokens = rows.encoder_layer(f"encoder.layers.{name}", tokens, first_only=name == self._layers[-1])
+        tokens = rows.first_token([f"encoder.layers.{name}" for name in self._layers], tokens)
         return rows.named_linear("heads.head", rows.norm("encoder.ln", tokens))[:, :, 0]
 
 
@@ -234,43 +239,45 @@ class VisionTransformer(nn.Module):
         self.tokens = nn.Conv2d(channels, _WIDTH, _PATCH, _PATCH)
         self.class_token = nn.Parameter(torch.zeros(1, 1, _WIDTH))
         self.places = nn.Parameter(torch.randn(1, patches + 1, _WIDTH) * 0.02)
-        self.encoder = nn.Sequential(
-            *[
-                nn.TransformerEncoderLayer(_WIDTH, _HEADS, _HIDDEN, 0.0, "gelu", batch_first=True, norm_first=True)
-                for _ in range(_LAYERS)
-            ]
-        )
+        self.encoder = nn.Sequential(*encoder_layers(_LAYERS, _WIDTH, _HEADS, _HIDDEN))
         self.norm, self.head = nn.LayerNorm(_WIDTH), nn.Linear(_WIDTH, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (B, K) of images (B, C, H, W)."""
         patches = self.tokens(images).flatten(2).mT
         tokens = torch.cat([self.class_token.expand(len(images), -1, -1), patches], 1) + self.places
-        *layers, last = self.encoder
-        for layer in layers:
-            tokens = layer(tokens)
-        return self.head(self.norm(first_token(last, tokens)))
+        return self.head(self.norm(first_token(self.encoder, tokens)))
 
     def row_logits(self, named: Named, images: Tensor, gradient_once: bool) -> Tensor:
         """Logits (R, B, K) of images (R, B, C, H, W) under named parameters (R, ...), as :meth:`forward` has them."""
-        rows, last = RowTransformer(named, _HEADS, gradient_once), len(self.encoder) - 1
+        rows = RowTransformer(named, _HEADS, gradient_once)
         tokens = rows.tokens_of("tokens", images, _PATCH, "class_token") + named["places"]
-        for number in range(last + 1):
-            tokens = rows.encoder_layer(f"encoder.{number}", tokens, first_only=number == last)
+        tokens = rows.first_token([f"encoder.{number}" for number in range(_LAYERS)], tokens)
         return rows.named_linear("head", rows.norm("norm", tokens))[:, :, 0]
 
 
-def first_token(layer: nn.Module, tokens: Tensor) -> Tensor:
-    """Return what an encoder layer makes of the first of tokens (B, T, E), and it alone, as nothing reads the others:
+def encoder_layers(count: int, width: int, heads: int, hidden: int) -> list[nn.Module]:
+    """Pre-norm encoder layers without dropout."""
+    return [
+        nn.TransformerEncoderLayer(width, heads, hidden, 0.0, "gelu", batch_first=True, norm_first=True)
+        for _ in range(count)
+    ]
+
+
+def first_token(encoder: nn.Sequential, tokens: Tensor) -> Tensor:
+    """Return what encoder layers make of the first of tokens (B, T, E), and it alone, as nothing reads the others:
     (B, E).
 
-    Every token goes into its attention, none but the first through all that follows.
+    Every token goes into the last layer's attention, none but the first through all that follows.
     """
-    assert isinstance(layer, nn.TransformerEncoderLayer)
-    normed = layer.norm1(tokens)
-    attended, _ = layer.self_attn(normed[:, :1], normed, normed, need_weights=False)
+    *layers, last = encoder
+    for layer in layers:
+        tokens = layer(tokens)
+    assert isinstance(last, nn.TransformerEncoderLayer)
+    normed = last.norm1(tokens)
+    attended, _ = last.self_attn(normed[:, :1], normed, normed, need_weights=False)
     own = tokens[:, 0] + attended[:, 0]
-    return own + layer.linear2(layer.activation(layer.linear1(layer.norm2(own))))
+    return own + last.linear2(last.activation(last.linear1(last.norm2(own))))
 
 
 @MODELS.register("vit")
