@@ -12,6 +12,23 @@ def quick_accounting(coarse_losses: None) -> None:
     """Training is tested here, not the epsilons' last digits."""
 
 
+@pytest.fixture(scope="session")
+def train_plainly() -> Callable[..., None]:
+    """Trains a module on a client's batches of a round, with one of torch's optimizers, as anybody does."""
+    from torch.nn.functional import cross_entropy
+
+    from harness.training.rounds import sample_batches
+
+    def train(training: Any, round_index: int, client: int, module: Any, optimizer: Any) -> None:
+        for places in sample_batches(training.settings, round_index, [client]).places[0]:
+            chosen = training.data[client][places]
+            optimizer.zero_grad()
+            cross_entropy(module(training.train.images[chosen]), training.train.labels[chosen]).backward()
+            optimizer.step()
+
+    return train
+
+
 class _KilledError(Exception):
     pass
 

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 from harness.base.errors import UsageError
 from harness.models import build_module
 from harness.training import TrainFolder, Training, TrainOptions, train, train_settings
 from harness.training.loop import accuracy_of
-from harness.training.rounds import sample_batches, sample_clients
+from harness.training.rounds import sample_clients
 
 TINY: dict[str, Any] = {
     "dataset": "digits", "model": "resnet8", "clients": 6, "clients_per_round": 3, "rounds": 2, "local_steps": 2,
@@ -30,7 +29,9 @@ def plain_module(training: Training) -> nn.Module:
     return module
 
 
-def test_it_is_federated_averaging_of_weights_and_running_statistics(tmp_path: Path) -> None:
+def test_it_is_federated_averaging_of_weights_and_running_statistics(
+    tmp_path: Path, train_plainly: Callable[..., None]
+) -> None:
     settings = train_settings(**TINY)
     training = Training(settings, tmp_path)
     module, state = plain_module(training), training.model.state(training.weights)
@@ -41,13 +42,7 @@ def test_it_is_federated_averaging_of_weights_and_running_statistics(tmp_path: P
             module.load_state_dict(state)
             module.train()
             optimizer = torch.optim.SGD(module.parameters(), lr=settings.learning_rate)
-            for places in sample_batches(settings, round_index, [client]).places[0]:
-                chosen = training.data[client][places]
-                optimizer.zero_grad()
-                functional.cross_entropy(
-                    module(training.train.images[chosen]), training.train.labels[chosen]
-                ).backward()
-                optimizer.step()
+            train_plainly(training, round_index, client, module, optimizer)
             made.append({name: value.clone() for name, value in module.state_dict().items()})
         state = {name: torch.stack([one[name].double() for one in made]).mean(0) for name in state}
         training.play_round(round_index, 2)
@@ -58,19 +53,6 @@ def test_it_is_federated_averaging_of_weights_and_running_statistics(tmp_path: P
     logits = module.eval()(training.test.images)
     right = float((logits.argmax(1) == training.test.labels).double().mean())
     assert accuracy_of(training.model, training.weights, training.test)[0] == pytest.approx(right, abs=0.01)
-
-
-def test_a_killed_run_goes_on_with_its_running_statistics(tmp_path: Path, killed_after: Callable[[int], Any]) -> None:
-    def run(folder: Path, **options: Any) -> dict[str, torch.Tensor]:
-        train(train_settings(**TINY), tmp_path, TrainFolder(folder), TrainOptions(keep=(2,), **options))
-        return torch.load(folder / "models/round_00002.pt", weights_only=True)
-
-    whole = run(tmp_path / "whole")
-    with killed_after(1) as kill:
-        run(tmp_path / "killed", on_round=kill)
-    again = run(tmp_path / "killed", resume=True)
-    assert whole.keys() == again.keys() and all(torch.equal(value, again[name]) for name, value in whole.items())
-    assert float(whole["norm.running_mean"].abs().max()) > 0
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -24,7 +24,7 @@ AGAIN = replace(OPTIONS, resume=True)
 
 
 def run(folder: Path, rounds: int, options: TrainOptions = OPTIONS, **changes: Any) -> TrainDocument:
-    return train(train_settings(**TINY, rounds=rounds, **changes), folder, TrainFolder(folder), options)
+    return train(train_settings(**TINY | changes, rounds=rounds), folder, TrainFolder(folder), options)
 
 
 def numbers(document: TrainDocument) -> list[dict[str, Any]]:
@@ -44,16 +44,9 @@ def numbers(document: TrainDocument) -> list[dict[str, Any]]:
     ids=str,
 )
 def test_more_rounds_are_those_of_a_straight_run(tmp_path: Path, changes: dict[str, Any]) -> None:
-    given = TINY | changes
-    changes = {name: value for name, value in changes.items() if name not in TINY}
-
-    def played(name: str, rounds: int, options: TrainOptions) -> TrainDocument:
-        settings = train_settings(**given, rounds=rounds)
-        return train(settings, tmp_path, TrainFolder(tmp_path / name), options)
-
-    straight = played("straight", 5, OPTIONS)
-    assert len(played("parts", 2, OPTIONS).rounds) == 2
-    gone_on = played("parts", 5, AGAIN)
+    straight = run(tmp_path / "straight", 5, **changes)
+    assert len(run(tmp_path / "parts", 2, **changes).rounds) == 2
+    gone_on = run(tmp_path / "parts", 5, AGAIN, **changes)
     assert numbers(gone_on) == numbers(straight) and gone_on.privacy == straight.privacy
     weights = [torch.load(tmp_path / name / "checkpoint.pt", weights_only=True) for name in ("straight", "parts")]
     assert torch.equal(weights[0]["weights"], weights[1]["weights"])

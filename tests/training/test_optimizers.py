@@ -1,5 +1,6 @@
 """Optimizers of clients and of the server in training, held against torch and against the paper's formulas."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,6 @@ import torch
 
 from harness.base.errors import UsageError
 from harness.training import TrainFolder, Training, TrainOptions, train, train_settings
-from harness.training.rounds import sample_batches
 from harness.training.settings import server_optimizer_of
 
 SETTINGS: dict[str, Any] = {
@@ -18,23 +18,18 @@ SETTINGS: dict[str, Any] = {
 CLIENTS = {
     "adam:lr=0.01": (torch.optim.Adam, {"lr": 0.01}),
     "adamw:lr=0.01,weight_decay=0.5": (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.5}),
+    "sgd:lr=0.05,momentum=0.6": (torch.optim.SGD, {"lr": 0.05, "momentum": 0.6}),
     "sgd:lr=0.05,momentum=0.6,nesterov=true": (torch.optim.SGD, {"lr": 0.05, "momentum": 0.6, "nesterov": True}),
 }
 
 
 @pytest.mark.parametrize("optimizer", CLIENTS)
-def test_a_client_trains_as_torch_does(optimizer: str, tmp_path: Path) -> None:
+def test_a_client_trains_as_torch_does(optimizer: str, tmp_path: Path, train_plainly: Callable[..., None]) -> None:
     training = Training(
         train_settings(**SETTINGS | {"clients": 1, "clients_per_round": 1}, optimizer=optimizer), tmp_path
     )
     module, (kind, arguments) = training.model.plain(training.weights), CLIENTS[optimizer]
-    theirs = kind(module.parameters(), **arguments)
-    for places in sample_batches(training.settings, 0, [0]).places[0]:
-        chosen = training.data[0][places]
-        theirs.zero_grad()
-        made = module(training.train.images[chosen])
-        torch.nn.functional.cross_entropy(made, training.train.labels[chosen]).backward()
-        theirs.step()
+    train_plainly(training, 0, 0, module, kind(module.parameters(), **arguments))
     training.play_round(0, 2)
     expected = torch.cat([each.detach().flatten() for each in module.parameters()])
     torch.testing.assert_close(training.weights, expected, rtol=1e-4, atol=1e-6)

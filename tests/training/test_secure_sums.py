@@ -1,6 +1,5 @@
 """Training with one secure aggregation per round: what it adds up to, what does not change it, what it refuses."""
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch
 from harness.base.errors import UsageError
 from harness.defenses import Defense
 from harness.training import TrainFolder, Training, TrainOptions, train, train_settings
-from harness.training.rounds import sample_batches
 
 TINY: dict[str, Any] = {
     "dataset": "cancer", "model": "mlp2", "clients": 5, "clients_per_round": 5, "client_sampling": "all", "rounds": 3,
@@ -61,25 +59,6 @@ def test_chunks_change_nothing_nor_does_the_protocol(tmp_path: Path, arguments: 
         assert torch.equal(whole, weights(settings({}), tmp_path))
 
 
-@pytest.mark.slow
-def test_a_run_goes_on_with_the_servers_momentum(tmp_path: Path) -> None:
-    def run(folder: Path, rounds: int, resume: bool = False) -> torch.Tensor:
-        of = settings({"protocol": "sum"}, server_momentum=0.9, rounds=3)
-
-        def stop(record: Any) -> None:
-            if record.round == rounds:
-                raise InterruptedError
-
-        with contextlib.suppress(InterruptedError):
-            train(of, tmp_path, TrainFolder(folder), TrainOptions(5, resume=resume, on_round=stop))
-        return torch.load(folder / "checkpoint.pt", weights_only=True)["weights"]
-
-    whole = run(tmp_path / "whole", 3)
-    first = run(tmp_path / "again", 1)
-    assert not torch.equal(first, whole)
-    assert torch.equal(run(tmp_path / "again", 3, resume=True), whole)
-
-
 def test_the_servers_momentum_is_heavy_ball(tmp_path: Path) -> None:
     training = Training(settings(PAPER, server_momentum=0.5, server_learning_rate=0.3), tmp_path)
     steps = [training.weights.double()]
@@ -96,23 +75,6 @@ def test_the_servers_momentum_is_heavy_ball(tmp_path: Path) -> None:
             training.play_round(now, 5)
             steps.append(training.weights.double())
     torch.testing.assert_close(steps[2] - steps[1], 0.3 * (0.5 * applied[0] + applied[1]), rtol=1e-4, atol=1e-6)
-
-
-def test_local_momentum_is_that_of_plain_sgd(tmp_path: Path) -> None:
-    one = {"clients": 1, "clients_per_round": 1, "local_steps": 3, "batch_sampling": "shuffle", "batch_size": 4}
-    training = Training(settings(defense="none", local_momentum=0.6, **one), tmp_path)
-    module = training.model.plain(training.weights)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.6)
-    for places in sample_batches(training.settings, 0, [0]).places[0]:
-        chosen = training.data[0][places]
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(
-            module(training.train.images[chosen]), training.train.labels[chosen]
-        ).backward()
-        optimizer.step()
-    training.play_round(0, 2)
-    expected = torch.cat([each.detach().flatten() for each in module.parameters()])
-    torch.testing.assert_close(training.weights, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow

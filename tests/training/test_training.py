@@ -14,7 +14,7 @@ from harness.base.errors import UsageError
 from harness.models import RowModel, build_module
 from harness.privacy import GaussianRelease, claimed_epsilon, compose, valid_epsilon
 from harness.training import TrainDocument, TrainFolder, Training, TrainOptions, clients, train, train_settings
-from harness.training.rounds import sample_batches, sample_clients
+from harness.training.rounds import sample_clients
 
 TINY: dict[str, Any] = {
     "dataset": "cancer", "model": "mlp2", "clients": 12, "clients_per_round": 5, "rounds": 3, "local_steps": 4,
@@ -35,7 +35,7 @@ def final_weights(folder: Path) -> torch.Tensor:
     return torch.load(folder / "checkpoint.pt", weights_only=True)["weights"]
 
 
-def test_it_is_federated_averaging(tmp_path: Path) -> None:
+def test_it_is_federated_averaging(tmp_path: Path, train_plainly: Callable[..., None]) -> None:
     """An independent loop over clients and steps with a plain module and a plain optimizer."""
     settings = train_settings(**TINY)
     training = Training(settings, tmp_path)
@@ -46,13 +46,7 @@ def test_it_is_federated_averaging(tmp_path: Path) -> None:
         for client in sample_clients(settings, round_index):
             module.load_state_dict(weights)
             optimizer = torch.optim.SGD(module.parameters(), lr=settings.learning_rate)
-            for places in sample_batches(settings, round_index, [client]).places[0]:
-                chosen = training.data[client][places]
-                optimizer.zero_grad()
-                functional.cross_entropy(
-                    module(training.train.images[chosen]), training.train.labels[chosen]
-                ).backward()
-                optimizer.step()
+            train_plainly(training, round_index, client, module, optimizer)
             updates.append({name: value - weights[name] for name, value in module.state_dict().items()})
         weights = {name: value + sum(update[name] for update in updates) / 5 for name, value in weights.items()}
         training.play_round(round_index, 5)
@@ -105,14 +99,41 @@ def test_poisson_batches_of_a_round_are_of_one_width(tmp_path: Path, monkeypatch
     assert len(widths) > 1 and len(set(widths)) == 1
 
 
-def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path, killed_after: Callable) -> None:
-    whole = run(tmp_path / "whole", defense="fed_cdp", rounds=4)
+SCAFFOLD = {
+    "dataset": "logistic-5-5", "model": "logistic", "split": "natural", "clients": 10, "clients_per_round": 4,
+    "local_steps": 3, "batch_size": 8, "examples": 40, "learning_rate": 0.5, "algorithm": "scaffold",
+}  # fmt: skip
+REMEMBERING: dict[str, dict[str, Any]] = {
+    "nothing": {"defense": "fed_cdp"},
+    "running statistics": {
+        "dataset": "digits", "model": "resnet8", "clients": 6, "clients_per_round": 3, "local_steps": 2,
+        "batch_size": 4, "learning_rate": 0.1,
+    },
+    "the server's momentum": {
+        "clients": 5, "client_sampling": "all", "batch_sampling": "poisson", "server_momentum": 0.9,
+        "defense": "secagg_ddp", "defense_args": {"protocol": "sum"},
+    },
+    "variates": SCAFFOLD, "variates under a defense": SCAFFOLD | {"defense": "fed_cdp"},
+}  # fmt: skip
 
+
+@pytest.mark.parametrize("remembered", [
+    pytest.param(one, marks=pytest.mark.slow if one == "the server's momentum" else ()) for one in REMEMBERING
+])  # fmt: skip
+def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path, killed_after: Callable, remembered: str) -> None:
+    def made(folder: str, **options: Any) -> TrainDocument:
+        return run(tmp_path / folder, replace(OPTIONS, keep=(3,), **options), **REMEMBERING[remembered])
+
+    whole = made("whole")
     with killed_after(2) as kill:
-        run(tmp_path / "again", replace(OPTIONS, on_round=kill), defense="fed_cdp", rounds=4)
-    resumed = run(tmp_path / "again", replace(OPTIONS, resume=True, chunk=3), defense="fed_cdp", rounds=4)
-    assert numbers(whole) == numbers(resumed)
+        made("again", on_round=kill, chunk=2)
+    assert numbers(whole) == numbers(made("again", resume=True, chunk=3))
     assert torch.equal(final_weights(tmp_path / "whole"), final_weights(tmp_path / "again"))
+    kept, again = (
+        torch.load(tmp_path / folder / "models/round_00003.pt", weights_only=True) for folder in ("whole", "again")
+    )
+    assert kept.keys() == again.keys() and all(torch.equal(value, again[name]) for name, value in kept.items())
+    assert all(value.any() for name, value in kept.items() if "running" in name)
 
 
 def test_going_on_with_other_threads_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -60,21 +60,6 @@ def test_warming_up_moves_no_weights(tmp_path: Path) -> None:
     assert not torch.equal(run.weights, start)
 
 
-@pytest.mark.parametrize("defense", ["none", "fed_cdp"])
-def test_a_resumed_run_remembers_its_variates(tmp_path: Path, defense: str) -> None:
-    settings = train_settings(**{**TINY, "algorithm": "scaffold", "defense": defense})
-    whole = train(settings, tmp_path, TrainFolder(tmp_path / "whole"), TrainOptions(chunk=4))
-
-    def kill(record: Any) -> None:
-        if record.round == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(settings, tmp_path, TrainFolder(tmp_path / "again"), TrainOptions(chunk=2, on_round=kill))
-    again = train(settings, tmp_path, TrainFolder(tmp_path / "again"), TrainOptions(chunk=3, resume=True))
-    assert [one.loss for one in whole.rounds] == [one.loss for one in again.rounds]
-
-
 @pytest.mark.slow
 def test_variates_help_where_clients_differ(tmp_path: Path) -> None:
     reached = {}
