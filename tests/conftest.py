@@ -74,6 +74,23 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
+@pytest.fixture
+def real() -> Callable[..., Any]:
+    """Loads a dataset from HARNESS_DATA, as ``load_dataset`` does; the test is skipped where it is not there."""
+    from harness.base.errors import UsageError
+    from harness.datasets import load_dataset
+
+    def load(name: str, *part: str) -> Any:
+        try:
+            return load_dataset(name, Path(os.environ.get("HARNESS_DATA") or "none"), *part)
+        except UsageError as error:
+            if "is not under" not in str(error):
+                raise
+            pytest.skip(f"{name} is not under HARNESS_DATA")
+
+    return load
+
+
 @pytest.fixture(scope="session")
 def program() -> str:
     """The installed command, for tests that need a process of its own."""

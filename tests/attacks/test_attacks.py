@@ -10,6 +10,7 @@ from torch import Tensor
 from harness.attacks import ATTACKS, Attack, run_attack
 from harness.attacks.engine import CAP, CONVERGED
 from harness.base.building import build
+from harness.base.errors import UsageError
 from harness.observation import Observation
 from harness.testing import assert_attack_contract
 from harness.testing.attacks import assert_result
@@ -95,6 +96,17 @@ def test_keeps_the_contract(
     few = FEW.get(name, {"max_iterations": 2, "restarts": 2})
     attack = build(ATTACKS, name, settings | few)
     assert_attack_contract(attack, victims(VICTIMS, model=network, tamper=attack.tamper(1, 1)))
+
+
+@pytest.mark.parametrize("name", ["blind", "intervals", "learned", "map", "slope"])
+def test_without_public_data_those_who_know_the_defense_say_how_to_have_some(
+    name: str, victims: Callable[..., Observation]
+) -> None:
+    attack = build(ATTACKS, name, {})
+    assert attack.tier == "informed"
+    said = "use --shared-weights and --prior auto" if name == "learned" else f"'{name}' needs public data; use --prior"
+    with pytest.raises(UsageError, match=said):
+        run_attack(attack, victims(2, model="mlp").known_to("plain"))
 
 
 @pytest.mark.parametrize(("name", "settings", "network", "at_least"), [

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from harness.attacks import run_attack, run_reference
 from harness.attacks.blind import Blind
-from harness.base.errors import UsageError
 from harness.observation import Observation
 from harness.testing import digits_prior
 
@@ -35,9 +34,3 @@ def test_no_gradient_moves_it(victims: Victims) -> None:
     told = replace(seen, labels=torch.arange(5)[:, None])
     other = replace(told, target=torch.randn(seen.target.shape, generator=torch.Generator().manual_seed(1)))
     assert torch.equal(run_attack(Blind(), told).images, run_attack(Blind(), other).images)
-
-
-def test_without_public_data_it_says_how_to_have_some(victims: Victims) -> None:
-    assert Blind.tier == "informed"
-    with pytest.raises(UsageError, match="attack 'blind' needs public data; use --prior auto"):
-        run_attack(Blind(), victims(2, model="mlp").known_to("plain"))

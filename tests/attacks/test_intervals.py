@@ -127,11 +127,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_without_public_data_it_says_what_is_missing(victims: Victims) -> None:
-    with pytest.raises(UsageError, match="attack 'intervals' needs public data; use --prior auto"):
-        run_attack(build(ATTACKS, "intervals", {}), replace(victims(2, model="mlp"), prior=None))
-
-
 @pytest.mark.parametrize(("changes", "said"), REFUSED, ids=["noise", "clips", "lengths"])
 def test_what_bounds_nothing_is_refused_in_one_line(changes: dict[str, Any], said: str, victims: Victims) -> None:
     seen = replace(victims(2, model="mlp"), **changes)

@@ -102,12 +102,6 @@ def test_every_network_has_its_own_inverse(victims: Victims) -> None:
     assert not torch.equal(run_attack(learned, shared).images[2], together.images[2])
 
 
-def test_without_a_round_to_play_it_says_what_it_needs(victims: Victims) -> None:
-    assert Learned.tier == "informed"
-    with pytest.raises(UsageError, match="use --shared-weights and --prior auto"):
-        run_attack(Learned(), victims(2, model="mlp").known_to("plain"))
-
-
 def test_a_network_too_large_to_hold_simulations_of_is_refused(
     victims: Victims, monkeypatch: pytest.MonkeyPatch
 ) -> None:

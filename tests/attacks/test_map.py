@@ -124,11 +124,6 @@ def test_starts_of_a_batch_differ(victims: Victims) -> None:
     assert not single[0].any() and single[1].any()
 
 
-def test_without_public_data_it_says_what_it_needs(victims: Victims) -> None:
-    with pytest.raises(UsageError, match="--prior auto"):
-        run_attack(MaximumAPosteriori(), victims(2, prior=None))
-
-
 def test_noise_that_was_not_applied_is_named(victims: Victims) -> None:
     seen, attack = noisy(victims(8), 0.1), MaximumAPosteriori(max_iterations=4)
     found = run_attack(attack, seen)

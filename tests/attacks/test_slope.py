@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -11,7 +10,6 @@ from harness.attacks.labels import bias_rule
 from harness.attacks.map import MaximumAPosteriori
 from harness.attacks.residual import unread_level
 from harness.attacks.slope import Slope
-from harness.base.errors import UsageError
 from harness.observation import Clipping, Noise, Observation
 from harness.testing import digits, undefended
 from harness.testing.attacks import CLASSES, digits_prior
@@ -86,12 +84,6 @@ def test_noise_that_hides_all_leaves_chance() -> None:
     result = run_attack(Slope(), seen)
     assert 0.35 < relative_rank(result.images, images, labels) < 0.65
     assert float((result.labels == labels).double().mean()) < 0.35
-
-
-def test_what_it_needs() -> None:
-    seen, _, _ = hidden()
-    with pytest.raises(UsageError, match="needs public data"):
-        run_attack(Slope(), replace(seen, prior=None))
 
 
 def test_a_level_that_follows_private_data_leaves_resilience_open() -> None:

@@ -1,9 +1,9 @@
 """EMNIST in both layouts: which split is read, upright images, and files that are damaged or of another dataset."""
 
-import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,11 +95,8 @@ def test_fetch_keeps_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 2
 
 
-def test_the_real_arrays() -> None:
-    root = Path(os.environ.get("HARNESS_DATA") or "none")
-    if not (root / "EMNIST" / "emnist_bymerge_test.npz").is_file():
-        pytest.skip("EMNIST is not under HARNESS_DATA")
-    dataset = load_dataset("emnist-bymerge", root)
+def test_the_real_arrays(real: Callable[..., Any]) -> None:
+    dataset = real("emnist-bymerge")
     assert dataset.image_shape == (1, 28, 28) and len(dataset.images) == 116_323
     assert dataset.labels.unique().tolist() == list(range(47))
     # Upright: a one is higher than wide.

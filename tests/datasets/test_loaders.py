@@ -1,10 +1,10 @@
 """The registered datasets: small files made here in each format, damaged ones, and the real files where at hand."""
 
 import gzip
-import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -221,18 +221,11 @@ def test_unknown_name(tmp_path: Path) -> None:
     ],
 )
 def test_real_files(
-    monkeypatch: pytest.MonkeyPatch, name: str, count: int, shape: tuple[int, int, int], classes: int
-) -> None:
+    monkeypatch: pytest.MonkeyPatch, name: str, count: int, shape: tuple[int, int, int], classes: int,
+    real: Callable[..., Any],
+) -> None:  # fmt: skip
     monkeypatch.undo()
-    root = os.environ.get("HARNESS_DATA")
-    if not root:
-        pytest.skip("HARNESS_DATA is not set")
-    try:
-        dataset = load_dataset(name, Path(root))
-    except UsageError as error:
-        if "is not under" not in str(error):
-            raise
-        pytest.skip(f"{name} is not under HARNESS_DATA")
+    dataset = real(name)
     assert (len(dataset.images), dataset.image_shape, dataset.num_classes) == (count, shape, classes)
     assert (dataset.images.min(), dataset.images.max()) == (0, 1)
     assert dataset.labels.unique().tolist() == list(range(classes))
