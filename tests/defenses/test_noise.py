@@ -49,6 +49,7 @@ Z_D = (SIGMA**-2 - (2 * SIGMA) ** -2) ** -0.5
         # On zero gradients it follows its floor.
         *(("fed_acdp", {"sigma": 3, "floor": 0.5, "convention": name}, 1.5 / by) for name, by in CONVENTIONS.items()),
         ("adaclip", {}, SIGMA * C / 5),
+        ("dp_local", {}, 2 * SIGMA * C / 5),
         ("quantile", {"unit": "example"}, Z_D * C / 5),
         ("quantile", {"unit": "example", "sigma_b": "inf", "rate": 0}, SIGMA * C / 5),
     ],
@@ -153,3 +154,54 @@ def test_noise_on_updates_is_larger_in_units_of_the_gradient() -> None:
     assert accepts(as_gradient, SIGMA * C / ETA)
     assert accepts(gradient_noise, SIGMA * C)
     assert (as_gradient.std() / gradient_noise.std()).item() == pytest.approx(1 / ETA, rel=0.02)
+
+
+# Streams: keyed by seed, client, round, step and purpose, scaled by the controls, and by nothing else.
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "fed_sdp": {"noise_at": "client"},
+    "fed_acdp": {"floor": 1.0},
+    "noise": {"distribution": "laplace", "applies_to": "update"},
+}
+NOISY = ["fed_cdp", "fed_acdp", "fed_sdp", "noise", "adaclip"]
+
+
+def noise_of(name: str, context: RoundContext) -> Tensor:
+    """What comes out (N, P) where gradients and updates are zero."""
+    settings = SETTINGS.get(name, {})
+    defense = build(DEFENSES, name, settings)
+    if defense.acts_at("client_message"):
+        return defense.client_message(torch.zeros(len(context.keys), P), context)
+    return zero_step(name, settings, context)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"round": 4}, {"local_step": 2}, {"keys": ((1, 0), (1, 1))}, {"keys": ((0, 2), (0, 3))}],
+    ids=["round", "step", "seed", "client"],
+)
+@pytest.mark.parametrize("name", NOISY)
+def test_streams_differ(name: str, change: dict[str, Any]) -> None:
+    first, again, other = (noise_of(name, context) for context in (CONTEXT, CONTEXT, replace(CONTEXT, **change)))
+    assert torch.equal(first, again)
+    correlations = torch.corrcoef(torch.cat([first, other]).double())
+    assert (correlations - torch.eye(4)).abs().max() < 0.03
+
+
+def test_the_places_of_noise_have_streams_of_their_own() -> None:
+    defenses = [build(DEFENSES, "fed_sdp", {"noise_at": place}) for place in ("client", "receive")]
+    sent = defenses[0].client_message(torch.zeros(2, P), CONTEXT)
+    received = defenses[1].server_receive(torch.zeros(2, P), CONTEXT)
+    assert torch.corrcoef(torch.cat([sent, received]).double())[:2, 2:].abs().max() < 0.03
+
+
+def test_a_key_keeps_its_noise_when_others_join() -> None:
+    more = replace(CONTEXT, keys=((0, 7), *CONTEXT.keys))
+    assert torch.equal(noise_of("fed_cdp", more)[1:], noise_of("fed_cdp", CONTEXT))
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_noise_scale(name: str) -> None:
+    silent = noise_of(name, replace(CONTEXT, noise_scale=0.0))
+    assert not silent.any()
+    torch.testing.assert_close(noise_of(name, replace(CONTEXT, noise_scale=100.0)), 100 * noise_of(name, CONTEXT))
