@@ -106,6 +106,29 @@ def test_samples_without_replacement_are_for_replacing_one(harness: Callable) ->
     assert found[2]["epsilon"] < 0.5 * min(row["epsilon"] for row in found[:2])
 
 
+FASHION = ("account", "--sigma", "0.43265", "--sampling-rate", str(128 / 5600), "--steps", "20", "--clients", "10")
+PAPER = ("--accountant", "rdp", "--conversion", "mironov", "--json")
+
+
+def test_clients_share_the_noise(harness: Callable) -> None:
+    (gaussian,) = rows(harness(*FASHION, *PAPER))
+    (skellam,) = rows(harness(*FASHION, *PAPER, "--mechanism", "skellam", "--orders", "dense"))
+    assert gaussian["epsilon"] == pytest.approx(1.0, abs=2e-3)  # the paper's orders have a gap that 2 to 255 have not
+    assert skellam["epsilon"] == pytest.approx(1.0, abs=2e-3)
+    (one,) = rows(harness(*FASHION[:-2], *PAPER))
+    assert one["epsilon"] > 10
+
+
+def test_skellam_is_for_renyi_curves(harness: Callable) -> None:
+    finished = harness(*FASHION, "--mechanism", "skellam", "--json")
+    assert {row["accountant"] for row in rows(finished)} == {"rdp"}
+    table = harness(*FASHION)
+    assert "sum of 10 clients" in table.out
+    found = json.loads(harness(*FASHION, "--json").out)["settings"]
+    assert (found["clients"], found["mechanism"]) == (10, "gaussian")
+    assert found["effective_sigma_per_sigma"] == pytest.approx(10**0.5)
+
+
 MISTAKES = {
     "sigma 0": ("--sigma 0 --steps 1", "--sigma must be above 0"),
     "sigma below 0": ("--sigma=-1 --steps 1", "--sigma must be above 0"),
@@ -156,6 +179,11 @@ MISTAKES = {
     "reading of a schedule": ("--sigma-schedule cyclic:eps", "cyclic:sigma"),
     "rounds do not divide": ("--sigma-schedule linear --rounds 3 --steps 10", "multiple of --rounds"),
     "file too short": ("--sigma-schedule good.txt --rounds 2 --steps 6", "give one per round or step"),
+    "mechanism": ("--sigma 1 --steps 5 --mechanism laplace", "choose gaussian, skellam"),
+    "clients": ("--sigma 1 --steps 5 --clients 0", "at least 1"),
+    "layers of skellam": ("--sigma 1 --steps 5 --mechanism skellam --layers 3", "leave --layers"),
+    "bits of skellam": ("--sigma 1 --sampling-rate 0.1 --steps 5 --mechanism skellam --bits 1", "--bits 32"),
+    "skellam's accountant": ("--sigma 1 --steps 5 --mechanism skellam --accountant pld", "choose --accountant rdp"),
     "no rounds": ("--sigma-schedule linear --rounds 0", "--rounds must be at least 1"),
     "rounds without schedule": ("--sigma 1 --steps 3 --rounds 3", "--sigma-schedule"),
 }  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import harness
-from harness.results.environment import environment, git_commit
+from harness.results.environment import environment, git_commit, processor
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -66,3 +66,29 @@ def test_the_commit_is_that_of_the_checkout_that_tracks_the_package(tmp_path: Pa
 def test_without_git_the_commit_is_null(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert git_commit(Path(harness.__file__)) is None
+
+
+X86 = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 143\nmodel name\t: Xeon\n\nvendor_id\t: no\n"
+ARM = "processor\t: 0\nBogoMIPS\t: 50\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n"
+TOLD = {"x86": (X86, "GenuineIntel 6 143"), "arm": (ARM, "0x41 0xd4f"), "other words": ("cpu : POWER9\n", "given")}
+
+
+@pytest.fixture
+def asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.processor", lambda: "given")
+    processor.cache_clear()
+
+
+@pytest.mark.parametrize(("text", "name"), TOLD.values(), ids=TOLD)
+def test_processors_that_may_round_differently_have_different_names(
+    asked_anew: None, text: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text(text)
+    monkeypatch.setattr("harness.results.environment._CPUINFO", file)
+    assert processor() == f"{name}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def test_a_processor_that_no_file_names(asked_anew: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.results.environment._CPUINFO", tmp_path / "absent")
+    assert processor().startswith("given, ")
