@@ -10,7 +10,7 @@ from typing import Any, Literal
 from packaging.version import InvalidVersion, Version
 
 from harness.base.errors import UsageError
-from harness.claims.epsilons import Relation, gaussian_delta, gaussian_epsilon
+from harness.claims.epsilons import Relation, gaussian_delta, gaussian_epsilon, sampled_epsilon
 
 Weights = Literal["equal", "private"] | tuple[float, ...]
 REQUIRED = "required"
@@ -239,6 +239,19 @@ class Answer:
                     conversion=SAMPLES if drawn else EXACT,
                 )  # fmt: skip
                 self.lines.append(one.filled(bound.least))
+
+    def sampled(self, line: Line, parts: Sequence[tuple[float, float, int]], **changes: Any) -> None:
+        """Adds the lines of Gaussian noise on Poisson samples, by their loss distribution.
+
+        Args:
+            parts: noise multiplier, rate and number of the samples.
+        """
+        relations: tuple[Relation, ...] = ("zero-out", "replace")
+        for relation in relations:
+            self.lines.append(line.filled(
+                lambda delta, of=relation: sampled_epsilon(parts, delta, of), relation=relation, sampler="poisson",
+                judged=relation == "zero-out", conversion=LEAST, **changes,
+            ))  # fmt: skip
 
     def nothing(self, line: Line, facts: Facts) -> None:
         """Adds the line that nothing is proven."""

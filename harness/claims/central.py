@@ -20,7 +20,6 @@ from harness.base.errors import UsageError
 from harness.claims import epsilons
 from harness.claims.answers import (
     EXACT,
-    LEAST,
     REQUIRED,
     Answer,
     Arguments,
@@ -59,12 +58,8 @@ def _plain(answer: Answer, line: Line, mu: float, why: str | None = None) -> Non
 
 def _sampled(answer: Answer, line: Line, sigma: float, rate: float, times: int, said: str, known: bool = False) -> None:
     """Adds the lines of Gaussian noise on Poisson samples, on condition of what is ``said`` unless it is known."""
-    for relation in _SCALES:
-        answer.lines.append(line.filled(
-            lambda delta, of=relation: epsilons.sampled_epsilon([(sigma, rate, times)], delta, of), relation=relation,
-            why=said if known else f"if {said}", ifs=() if known else (said,), sampler="poisson",
-            judged=relation == "zero-out", conversion=LEAST,
-        ))  # fmt: skip
+    why, ifs = (said, ()) if known else (f"if {said}", (said,))
+    answer.sampled(line, [(sigma, rate, times)], why=why, ifs=ifs)
 
 
 def _cohorts(answer: Answer, line: Line, sigma: float, cohort: float, facts: Facts) -> None:

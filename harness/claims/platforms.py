@@ -44,14 +44,9 @@ def _tutorial(arguments: Arguments, facts: Facts) -> Answer:
     line = Line(
         "third party, client", "client", "zero-out", facts.rounds, None, asked,
         "loss distribution of Poisson samples of collaborators", claimed=epsilons.renyi_epsilon(parts, delta),
-        claimed_delta=delta, sampler="poisson",
+        claimed_delta=delta,
     )  # fmt: skip
-    relations: tuple[Relation, ...] = ("zero-out", "replace")
-    for relation in relations:
-        answer.lines.append(line.filled(
-            lambda delta, of=relation: epsilons.sampled_epsilon(parts, delta, of), relation=relation,
-            judged=relation == "zero-out", conversion=LEAST,
-        ))  # fmt: skip
+    answer.sampled(line, parts)
     return answer
 
 

@@ -1,14 +1,16 @@
-"""Accuracy columns: settings of the paper, one run per settings, chance marked, trends judged."""
+"""Accuracy columns: settings of the paper, one run per settings, chance marked, trends judged; costs and sweeps."""
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.datasets import load_dataset
 from harness.evaluation import Run
-from harness.papers import TABLES, Request, fed_acdp
+from harness.papers import TABLES, Request, fed_acdp, measures
 from harness.papers import accuracy as module
+from harness.papers import grid as tables
 from harness.papers.accuracy import Accuracies
 from harness.papers.grid import grid
 from harness.papers.measured import Measured, below_non_private, orders
@@ -144,3 +146,48 @@ def test_table_11_has_both_methods_of_fixed_noise_and_counts_their_epsilon_once(
         (name, verdict) for verdict in ("agrees", "-") for name in ("base", "advanced", "zcdp", "rdp")
     ]
     assert [row["paper_accuracy"] for row in rows] == [0.956] * 4 + [0.979] * 4
+
+
+# Tables IX and X and the sweeps, at a few victims and repeats.
+
+
+def keep(monkeypatch: pytest.MonkeyPatch, name: str, rows: list[list[Any]]) -> None:
+    changed = grid(name).model_copy(update={"rows": rows})
+    monkeypatch.setattr(tables, "grid", lambda _: changed)
+
+
+@pytest.mark.slow
+def test_times(tmp_path: Path, tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measures, "QUICK_REPEATS", 1)
+    rows = TABLES["table9"](request_for(tmp_path)).rows
+    assert len(rows) == 25 and {row["verdict"] for row in rows if row["data"] == "lfw"} == {"not at hand"}
+    assert all(float(row["ms"]) > 0 for row in rows if row["data"] == "cancer")
+    assert {row["ratio"] for row in rows if row["method"] == "non-private" and row["ms"] != "-"} == {"1.00"}
+
+
+@pytest.mark.slow
+def test_adaptive_clipping(tmp_path: Path, tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measures, "QUICK_REPEATS", 1)
+    # Attacks take their time and have tests of their own.
+    monkeypatch.setattr(measures.AdaptiveClipping, "_resists", lambda self, method: f"{method} 2")
+    rows = TABLES["table10"](request_for(tmp_path)).rows
+    assert [row["method"] for row in rows[:4]] == ["non-private", "Quantile", "AdaClip", "Fed-αCDP[σ]"]
+    assert rows[3]["resilient"] == "Fed-αCDP[σ] exponential 2"
+    assert all(row["accuracy"] != "-" for row in rows if row["data"] == "cancer")
+
+
+@pytest.mark.slow
+def test_sweep_of_pruning(tmp_path: Path, tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(monkeypatch, "sweep-pruning", [["mnist", 0.0, "leaks", True], ["mnist", 0.5, "protects", True]])
+    rows = TABLES["sweep-pruning"](request_for(tmp_path)).rows
+    assert [(row["pruned"], row["paper"]) for row in rows] == [("0", "leaks"), ("0.5", "protects")]
+    assert all("/2" in row["ASR strict"] and row["accuracy"] != "-" for row in rows)
+
+
+@pytest.mark.slow
+def test_sweep_of_noise(tmp_path: Path, tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(monkeypatch, "sweep-noise", [["mnist", 0.0, "-", True]])
+    made = TABLES["sweep-noise"](request_for(tmp_path))
+    (row,) = made.rows
+    assert made.summary == "0 of 0 cells agree with the paper"  # which has no number for MNIST
+    assert (row["variance"], row["paper"], row["verdict"]) == ("0", "-", "-") and row["accuracy"] != "-"

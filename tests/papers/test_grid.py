@@ -8,9 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from harness.cli import run
+from harness.datasets import mnist
 from harness.papers import GRIDS, MEASURES, RENAMED, TABLES, Request
 from harness.papers import grid as tables
-from harness.papers.grid import Grid, grid, run_grid, shown
+from harness.papers.grid import Grid, at_hand, grid, run_grid, shown
 
 TINY: dict[str, Any] = {
     "source": "a paper", "title": "Tiny", "measure": "twice", "fields": ["x", "paper", "quick"],
@@ -78,3 +79,32 @@ def test_an_old_name_leads_to_the_new_one(capsys: pytest.CaptureFixture[str]) ->
     assert set(RENAMED.values()) <= set(TABLES) and not set(RENAMED) & set(TABLES)
     assert run(["reproduce", "s002-gap"]) == 2
     assert capsys.readouterr().err.endswith("table s002-gap is called dp-scaffold-gap now; use that name\n")
+
+
+def put(root: Path, folder: str) -> None:
+    raw = root / folder / "raw"
+    raw.mkdir(parents=True)
+    for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"):
+        (raw / name).touch()
+
+
+@pytest.mark.parametrize(
+    ("name", "present", "used", "words"),
+    [
+        ("mnist", ["MNIST"], "mnist", "full training split"),
+        ("mnist", [], "mnist-sample", "bundled sample only"),
+        ("fashion-mnist", ["FashionMNIST", "MNIST"], "fashion-mnist", "fashion-mnist: full training split"),
+        ("fashion-mnist", ["MNIST"], "mnist", "surrogate data, mnist: full training split; the real one"),
+        ("fashion-mnist", [], "mnist-sample", "surrogate data, mnist: bundled sample only"),
+        ("emnist", [], None, "harness data fetch emnist"),
+        ("adult", [], None, "harness data fetch adult"),
+    ],
+)
+def test_the_line_names_what_was_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, present: list[str], used: str | None, words: str
+) -> None:
+    monkeypatch.setattr(mnist, "DEBIAN_FOLDER", tmp_path / "absent")
+    for folder in present:
+        put(tmp_path, folder)
+    found, line = at_hand(name, tmp_path)
+    assert found == used and words in line
