@@ -159,7 +159,7 @@ def keep(monkeypatch: pytest.MonkeyPatch, name: str, rows: list[list[Any]]) -> N
 @pytest.mark.slow
 def test_times(tmp_path: Path, tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measures, "QUICK_REPEATS", 1)
-    rows = TABLES["table9"](request_for(tmp_path)).rows
+    rows = TABLES["table9"](replace(request_for(tmp_path), victims=2)).rows
     assert len(rows) == 25 and {row["verdict"] for row in rows if row["data"] == "lfw"} == {"not at hand"}
     assert all(float(row["ms"]) > 0 for row in rows if row["data"] == "cancer")
     assert {row["ratio"] for row in rows if row["method"] == "non-private" and row["ms"] != "-"} == {"1.00"}
@@ -170,7 +170,7 @@ def test_adaptive_clipping(tmp_path: Path, tiny: None, monkeypatch: pytest.Monke
     monkeypatch.setattr(measures, "QUICK_REPEATS", 1)
     # Attacks take their time and have tests of their own.
     monkeypatch.setattr(measures.AdaptiveClipping, "_resists", lambda self, method: f"{method} 2")
-    rows = TABLES["table10"](request_for(tmp_path)).rows
+    rows = TABLES["table10"](replace(request_for(tmp_path), victims=2)).rows
     assert [row["method"] for row in rows[:4]] == ["non-private", "Quantile", "AdaClip", "Fed-αCDP[σ]"]
     assert rows[3]["resilient"] == "Fed-αCDP[σ] exponential 2"
     assert all(row["accuracy"] != "-" for row in rows if row["data"] == "cancer")
@@ -179,7 +179,7 @@ def test_adaptive_clipping(tmp_path: Path, tiny: None, monkeypatch: pytest.Monke
 @pytest.mark.slow
 def test_sweep_of_pruning(tmp_path: Path, tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(monkeypatch, "sweep-pruning", [["mnist", 0.0, "leaks", True], ["mnist", 0.5, "protects", True]])
-    rows = TABLES["sweep-pruning"](request_for(tmp_path)).rows
+    rows = TABLES["sweep-pruning"](replace(request_for(tmp_path), victims=2)).rows
     assert [(row["pruned"], row["paper"]) for row in rows] == [("0", "leaks"), ("0.5", "protects")]
     assert all("/2" in row["ASR strict"] and row["accuracy"] != "-" for row in rows)
 
@@ -187,7 +187,7 @@ def test_sweep_of_pruning(tmp_path: Path, tiny: None, monkeypatch: pytest.Monkey
 @pytest.mark.slow
 def test_sweep_of_noise(tmp_path: Path, tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(monkeypatch, "sweep-noise", [["mnist", 0.0, "-", True]])
-    made = TABLES["sweep-noise"](request_for(tmp_path))
+    made = TABLES["sweep-noise"](replace(request_for(tmp_path), victims=2))
     (row,) = made.rows
     assert made.summary == "0 of 0 cells agree with the paper"  # which has no number for MNIST
     assert (row["variance"], row["paper"], row["verdict"]) == ("0", "-", "-") and row["accuracy"] != "-"
