@@ -114,11 +114,11 @@ def _scaled(values: Tensor, factors: Tensor, groups: tuple[int, ...]) -> Tensor:
     return made
 
 
-def row_lengths(vectors: Tensor) -> Tensor:
+def row_lengths(vectors: Tensor, order: int = 2) -> Tensor:
     """Norms (R,) of rows, summed in double precision: differences of single nats between millions of them count."""
     long = vectors.shape[1] >= LONG and vectors.device.type == "cpu"
-    if not long or vectors.requires_grad:  # the derivative of a root at zero is no number
-        return torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64)
+    if order != 2 or not long or vectors.requires_grad:  # the derivative of a root at zero is no number
+        return torch.linalg.vector_norm(vectors, order, dim=1, dtype=torch.float64)
     # A long row would be copied in double precision as a whole, which drives all else out of a processor's caches.
     pieces = ((part.double() for (part,) in blocks(row)) for row in vectors)
     return torch.stack([torch.stack([torch.dot(part, part) for part in row]).sum() for row in pieces]).sqrt()

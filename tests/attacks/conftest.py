@@ -1,13 +1,16 @@
-"""Undefended victims on scikit-learn's 8x8 digits, and what an adversary reads of them."""
+"""Undefended victims on scikit-learn's 8x8 digits, what an adversary reads of them, and notes to attack."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from harness.datasets import Dataset, divide, load_dataset
+from harness.datasets.prior import Prior, fit_prior
 from harness.observation import Observation
 from harness.testing import digits as draw_digits
 from harness.testing import digits_prior, undefended
@@ -37,3 +40,16 @@ def victims() -> Callable[..., Observation]:
         return replace(seen, simulation=digits_simulation(seen.model, examples))
 
     return read
+
+
+@pytest.fixture(scope="session")
+def notes() -> Dataset:
+    """All notes."""
+    return load_dataset("notes", Path())
+
+
+@pytest.fixture(scope="session")
+def sides(notes: Dataset) -> tuple[Dataset, Prior]:
+    """The private notes, and what the public ones say of them."""
+    data = divide(notes, "notes", "auto", Path())
+    return data.private, fit_prior(data.public)

@@ -14,17 +14,12 @@ from harness.attacks.token_rows import TokenRows
 from harness.base.errors import UsageError
 from harness.base.words import PAD, tokens_of
 from harness.cli import run
-from harness.datasets import Dataset, load_dataset
+from harness.datasets import Dataset
 from harness.models import RowModel, build_module
 from harness.models.adapters import AdaptedAttention, AdaptedLinear, adapters
 from harness.observation import Observation
 
 FEW = ["--clients", "4", "--clients-per-round", "2", "--local-steps", "1", "--batch-size", "4", "--split", "iid"]
-
-
-@pytest.fixture(scope="module")
-def notes() -> Dataset:
-    return load_dataset("notes", Path())
 
 
 def network(notes: Dataset, name: str) -> RowModel:

@@ -1,7 +1,6 @@
 """Decode: informed, it writes whole texts at noise at which attackers who do not know the noise write none."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,18 +15,12 @@ from harness.attacks.token_rows import TokenRows, tables_of
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.base.words import PAD, tokens_of
-from harness.datasets import Dataset, divide, load_dataset
-from harness.datasets.prior import Prior, fit_prior
+from harness.datasets import Dataset
+from harness.datasets.prior import Prior
 from harness.models import RowModel
 from harness.observation import Clipping, Noise, Observation
 
 Read = tuple[Observation, Tensor]
-
-
-@pytest.fixture(scope="module")
-def sides() -> tuple[Dataset, Prior]:
-    data = divide(load_dataset("notes", Path()), "notes", "auto", Path())
-    return data.private, fit_prior(data.public)
 
 
 @pytest.fixture(scope="module")

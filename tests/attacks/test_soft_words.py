@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,8 +15,8 @@ from harness.attacks.suites import reading
 from harness.base.errors import UsageError
 from harness.base.vectors import clip
 from harness.base.words import PAD, tokens_of
-from harness.datasets import Dataset, divide, load_dataset
-from harness.datasets.prior import Prior, fit_prior
+from harness.datasets import Dataset
+from harness.datasets.prior import Prior
 from harness.models import RowModel
 from harness.observation import Clipping, Noise, Observation
 
@@ -64,12 +63,6 @@ class NoTable(nn.Module):
 
 
 small, looks, untabled, unplaced = Reader, Looks, NoTable, partial(Reader, learned=False)
-
-
-@pytest.fixture(scope="module")
-def sides() -> Sides:
-    data = divide(load_dataset("notes", Path()), "notes", "auto", Path())
-    return data.private, fit_prior(data.public)
 
 
 def seen(sides: Sides, name: str, victims: int = 4, sigma: float = 0.0) -> tuple[Observation, Tensor]:

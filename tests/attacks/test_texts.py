@@ -22,7 +22,7 @@ from harness.attacks.token_rows import TokenRows, ordered
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout, clip, group_products
 from harness.base.words import BITS, MARKS, MOST_WORDS, PAD, UNKNOWN, Words, images_of, require_texts_for, tokens_of
-from harness.datasets import Dataset, divide, load_dataset
+from harness.datasets import Dataset, divide
 from harness.datasets.notes import PLACES, vocabulary, written
 from harness.datasets.prior import fit_prior
 from harness.models import MODELS, RowModel
@@ -30,11 +30,6 @@ from harness.models.rows import LoneRows
 from harness.models.text_transformer import TextTransformer
 from harness.observation import Clipping, Noise, Observation
 from harness.scoring import Pairs, TextScale, measured
-
-
-@pytest.fixture(scope="module")
-def notes() -> Dataset:
-    return load_dataset("notes", Path())
 
 
 @pytest.fixture(scope="module")

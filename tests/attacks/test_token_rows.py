@@ -1,7 +1,6 @@
 """Token rows: which row of a table is a word's or a place's is read from the network, not guessed from shapes."""
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,8 +15,8 @@ from harness.attacks.span import Span
 from harness.attacks.token_rows import TokenRows, read_tables, tables_of
 from harness.base.errors import UsageError
 from harness.base.words import PAD, tokens_of
-from harness.datasets import Dataset, divide, load_dataset
-from harness.datasets.prior import Prior, fit_prior
+from harness.datasets import Dataset
+from harness.datasets.prior import Prior
 from harness.models import RowModel
 from harness.observation import Observation
 
@@ -114,12 +113,6 @@ class Counted(nn.Module):
 usual, offset, bag, swapped, begins, tied, counted = Reader, Offset, Bag, Swapped, Begins, Tied, Counted
 more_places, more_words = partial(Reader, rows=MOST), partial(Reader, more_words=100)
 aside = partial(Reader, aside=True)
-
-
-@pytest.fixture(scope="module")
-def sides() -> Sides:
-    data = divide(load_dataset("notes", Path()), "notes", "auto", Path())
-    return data.private, fit_prior(data.public)
 
 
 def seen(name: str, sides: Sides, victims: int = 3) -> tuple[Observation, Tensor]:
