@@ -9,6 +9,7 @@ Source: the gradient of cross-entropy at logits z is softmax(z) less the target,
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -179,7 +180,7 @@ def _rounded(multiple: float, near: float) -> float:
 # --------------------------------------------------------------------------------------
 # Gradients that were scaled down between the backward pass and the step, as ``clip_grad_norm_`` does.
 #
-# The backward pass leaves a norm at every weight, and the step takes one. What was multiplied by one factor in all
+# The backward pass leaves marks at every weight, and the step takes some. What was multiplied by one factor in all
 # weights was clipped; steps that were clipped have the same norm, which is the bound. A single step tells a clip from a
 # division by its numbers: people write bounds, and divisors, of few digits.
 
@@ -188,6 +189,29 @@ def _rounded(multiple: float, near: float) -> float:
 _OF_FEW_DIGITS = 1e-4
 # How much a factor, or a norm, may be off by rounding; of half precision more.
 _SAME_NORM, _NEAR_OF_HALF = 1e-3, 1e-2
+
+
+def marks_of(values: Tensor) -> Tensor:
+    """Return two numbers that tell whether a tensor is another than before: its norm, and half of how far it goes along
+    a fixed direction, which signs and places that were exchanged change too.
+
+    Of a sparse or complex one the second is 0.
+    """
+    values = values.detach()
+    norm = values.norm()
+    if values.layout is not torch.strided or not values.is_floating_point():
+        return torch.stack([norm, torch.zeros_like(norm)])
+    rows = values.reshape(len(values) if values.dim() > 1 else 1, -1)
+    rows = rows.float() if rows.element_size() < 4 else rows
+    left, right = (_signs(size).to(rows) for size in rows.shape)
+    with torch.autocast(rows.device.type, enabled=False):
+        return torch.stack([norm, (left @ (rows @ right) / 2).to(norm)])
+
+
+@lru_cache(maxsize=64)
+def _signs(size: int) -> Tensor:
+    """Return as many signs, always the same; nobody else's random numbers are used up."""
+    return torch.randint(2, (size,), generator=torch.Generator().manual_seed(size)).float() * 2 - 1
 
 
 @dataclass(frozen=True)
@@ -213,7 +237,7 @@ class Clips:
     """Watches the gradients of weights; nothing is changed."""
 
     def __init__(self) -> None:
-        # By the weights' identity: the norm of what arrived last, that of what was there before, and that of all.
+        # By the weights' identity: marks of what arrived last, those of what was there before, and those of all.
         self._arrived: dict[int, tuple[Tensor, Tensor | None]] = {}
         self._left: dict[int, Tensor] = {}
         self._followed: set[int] = set()
@@ -246,19 +270,19 @@ class Clips:
             look(*given)
 
     def _arrive(self, weight: Tensor, gradient: Tensor) -> None:
-        there = None if weight.grad is None else weight.grad.detach().norm()
+        there = None if weight.grad is None else marks_of(weight.grad)
         left = self._left.get(id(weight))
         if there is not None and left is not None:
-            self._between = _either(self._between, _differ(there, left) & (there != 0))
-        self._arrived[id(weight)] = gradient.detach().norm(), there
+            self._between = _either(self._between, _differ(there, left) & (there[0] != 0))
+        self._arrived[id(weight)] = marks_of(gradient), there
 
     def _leave(self, weight: Tensor) -> None:
         if weight.grad is None:
             return
-        left = self._left[id(weight)] = weight.grad.detach().norm()
+        left = self._left[id(weight)] = marks_of(weight.grad)
         arrived, there = self._arrived.get(id(weight), (left, None))
         alone = torch.zeros_like(left) if there is None else there
-        self._by_hooks = _either(self._by_hooks, _differ(left, arrived) & (alone == 0))
+        self._by_hooks = _either(self._by_hooks, _differ(left, arrived) & (alone[0] == 0))
 
     def reached(self) -> set[int]:
         """The weights, by their identity, that backward passes have added to since the last step."""
@@ -269,11 +293,11 @@ class Clips:
         weights = [*weights]
         there = [one for one in weights if one.grad is not None and id(one) in self._followed]
         self._removed = self._removed or any(one.grad is None and id(one) in self._left for one in weights)
-        made = {id(one): norm for one in there if (norm := self._made(one)) is not None}
+        made = {id(one): marks for one in there if (marks := self._made(one)) is not None}
         if not there or len(made) < len(there):
             self._unseen = True
         else:
-            taken = torch.stack([one.grad.detach().norm().double().cpu() for one in there if one.grad is not None])
+            taken = torch.stack([marks_of(one.grad).double().cpu() for one in there if one.grad is not None])
             left = torch.stack([made[id(one)].double().cpu() for one in there])
             half = any(one.grad is not None and one.grad.element_size() < 4 for one in there)
             if taken.isfinite().all() and left.isfinite().all():
@@ -282,13 +306,13 @@ class Clips:
         self._arrived.clear()
 
     def _made(self, weight: Tensor) -> Tensor | None:
-        """The norm that backward passes made; None where none was seen."""
+        """Marks of what backward passes made; None where none was seen."""
         if id(weight) in self._left:
             return self._left[id(weight)]
         if id(weight) in self._arrived:  # ``torch.autograd.grad`` leaves nothing at the weight
             return self._arrived[id(weight)][0]
-        norm = None if weight.grad is None else weight.grad.detach().norm()
-        return norm if norm is not None and not norm else None
+        marks = None if weight.grad is None else marks_of(weight.grad)
+        return marks if marks is not None and not marks[0] else None
 
     def facts(self, unlike: dict[tuple[str, ...], str]) -> dict[str, Any]:
         """The bound, where gradients were clipped; what else was done to them stands in ``unlike``."""
@@ -324,23 +348,23 @@ class Clips:
 
 
 def _step_of(left: Tensor, taken: Tensor, scale: float, near: float) -> _Step:
-    total = float(left.norm())
-    factor = float(taken.norm()) / total if total else 1.0
-    one = bool(((taken - factor * left).abs() <= near * factor * left + 1e-12).all())
+    total, norm = float(left[:, 0].norm()), float(taken[:, 0].norm())
+    factor = norm / total if total else 1.0
+    one = bool(((taken - factor * left).abs() <= near * factor * left[:, :1] + 1e-12).all())
     # A scaler divides by its scale before a clip; a fused optimizer does so in the step.
     if one and abs(factor - 1) > near:
         factor *= scale
-    return _Step(factor if one else None, float(taken.norm()), near)
+    return _Step(factor if one else None, norm, near)
 
 
 def _either(old: Tensor | None, new: Tensor) -> Tensor:
     return new if old is None else old.to(new.device) | new
 
 
-def _differ(norm: Tensor, other: Tensor) -> Tensor:
-    """Return whether norms are apart by more than rounding, one bool."""
-    near = _NEAR_OF_HALF if norm.element_size() < 4 else _SAME_NORM
-    return (norm - other).abs() > near * other
+def _differ(marks: Tensor, other: Tensor) -> Tensor:
+    """Return whether marks are apart by more than rounding, one bool."""
+    near = _NEAR_OF_HALF if marks.element_size() < 4 else _SAME_NORM
+    return ((marks - other).abs() > near * other[0]).any()
 
 
 def _is_meant(value: float) -> bool:

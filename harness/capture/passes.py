@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.base.layers import random_layer
-from harness.capture.losses import mark_output, near_of, share_of
+from harness.capture.losses import mark_output, marks_of, near_of, share_of
 
 # What libraries wrap around a network, as its only part.
 _WRAPPERS = {
@@ -131,7 +131,7 @@ class Network:
         coarse: the numbers it computed in, where autocast made them coarser than its weights.
         mixes: the name of a layer that has nothing but the batch to normalise with.
         left: weights, by their identity, whose gradient was there before the first batch of a step.
-        norms: of its weights after the last step, and before the first.
+        norms: marks of its weights after the last step, and before the first.
         after: whether they are others at the end.
         waiting, all, made: passes that are no part of a step yet, all, and those of each step.
         steps: of each the sizes of its batches.
@@ -280,20 +280,20 @@ class Network:
 
 
 def norms_of(network: nn.Module) -> Tensor | None:
-    """Return the norm of each weight that is trained; None where they cannot be had together."""
+    """Return :func:`marks_of` each weight that is trained (M, 2); None where they cannot be had together."""
     trained = [one for one in network.parameters() if one.requires_grad]
     if len({(one.dtype, one.device) for one in trained}) != 1:
         return None
-    return torch.stack([one.detach().norm() for one in trained])
+    return torch.stack([marks_of(one) for one in trained])
 
 
 def moved(now: Tensor | None, before: Tensor | None) -> Tensor | None:
-    """Return whether norms differ, one bool; None where they cannot be compared, such as after another rounding."""
+    """Return whether marks differ, one bool; None where they cannot be compared, such as after another rounding."""
     if now is None or before is None or (now.dtype, now.device, now.shape) != (
         before.dtype, before.device, before.shape
     ):  # fmt: skip
         return None
-    return ((now - before).abs() > _NEAR * before.abs()).any()
+    return ((now - before).abs() > _NEAR * before[:, :1]).any()
 
 
 def is_wrapper(one: object) -> bool:
@@ -319,9 +319,12 @@ def changed_reply(network: Network, sent: Mapping[str, Any]) -> str | None:
     if network.norms is None or len(named) != len(network.norms) or len(by_name) != len(state):
         return None
     arrays = [torch.as_tensor(by_name[name]) for name in named]
-    now = torch.stack([one.to(network.norms).norm() for one in arrays])
+    shapes = [one.shape for one in network.module.parameters() if one.requires_grad]
+    now = torch.stack(
+        [marks_of(one.to(network.norms).reshape(shape)) for one, shape in zip(arrays, shapes, strict=True)]
+    )
     near = max([_NEAR, *(torch.finfo(one.dtype).eps for one in arrays if one.is_floating_point())])
-    apart = (now - network.norms).abs() > near * network.norms
+    apart = ((now - network.norms).abs() > near * network.norms[:, :1]).any(1)
     return next((name for name, one in zip(named, apart.tolist(), strict=True) if one), None)
 
 

@@ -37,6 +37,17 @@ def half(weights: list[nn.Parameter]) -> None:
             one.grad /= 2
 
 
+def uphill(weights: list[nn.Parameter]) -> None:
+    """Of one layer, whose norm stays."""
+    assert weights[0].grad is not None
+    weights[0].grad.neg_()
+
+
+def exchanged(weights: list[nn.Parameter]) -> None:
+    assert weights[0].grad is not None
+    weights[0].grad.copy_(weights[0].grad.flip(0))
+
+
 # What happens before a step, batches that make one, the optimizer, and the bound that is read.
 CHANGES: dict[str, tuple[Change, int, type[torch.optim.Optimizer], float | None]] = {
     "nothing": (lambda _: None, 1, torch.optim.SGD, None),
@@ -48,6 +59,8 @@ CHANGES: dict[str, tuple[Change, int, type[torch.optim.Optimizer], float | None]
 OTHERS: dict[str, Change] = {
     "noise": noise,
     "a division": half,
+    "signs": uphill,
+    "places": exchanged,
     "each value": lambda weights: nn.utils.clip_grad_value_(weights, 1e-3),
     "the largest": clip(1e-3, norm_type=torch.inf),
     "the first layer": lambda weights: nn.utils.clip_grad_norm_(weights[:1], 1e-3),
@@ -110,6 +123,7 @@ CLAMP: Callable[[Tensor], Tensor] = lambda gradient: gradient.clamp(-1e-3, 1e-3)
     ("hook", "bound", "said"),
     [
         (partial(hooked, lambda gradient: None), None, ""), (partial(hooked, CLAMP), None, "a hook on a weight"),
+        (partial(hooked, torch.neg), None, "a hook on a weight"),
         (partial(before_step, clip(0.125)), 0.125, ""), (partial(before_step, half), None, "and not as clip_grad"),
         (partial(before_step, clip(1e6)), None, ""),
     ],

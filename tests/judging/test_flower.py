@@ -272,6 +272,11 @@ def rounded(arrays: dict[str, Any]) -> dict[str, Any]:
     return {name: np.round(one, 1).astype("f4") for name, one in arrays.items()}
 
 
+def mirrored(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Of the same norms."""
+    return arrays | {"conv.weight": arrays["conv.weight"][::-1].copy()}
+
+
 def in_bytes(arrays: dict[str, Any]) -> dict[str, Any]:
     return {name: (100 * one).astype("i1") for name, one in arrays.items()}
 
@@ -285,6 +290,7 @@ def coarser(arrays: dict[str, Any]) -> dict[str, Any]:
     [
         (with_its_head, [], ""), (coarser, [], ""), (without_its_head, [], "its weight 'fc.weight' was trained and"),
         (rounded, [], "its weight 'conv.weight' was not sent as the last step left it"),
+        (mirrored, [], "its weight 'conv.weight' was not sent as the last step left it"),
         (in_bytes, [], "its weight 'conv.weight' was not sent as"), (rounded, [fixedclipping_mod], ""),
     ],
 )  # fmt: skip

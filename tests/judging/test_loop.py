@@ -649,6 +649,13 @@ def averaged(network: Net, loader: Any) -> None:
     network.load_state_dict({name: (one + first[name]) / 2 for name, one in network.state_dict().items()})
 
 
+def mirrored(network: Net, loader: Any) -> None:
+    """What is sent has every norm of the last weights."""
+    train(network, SGD(network.parameters(), 0.1), loader)
+    with torch.no_grad():
+        network.head.weight.copy_(network.head.weight.flip(1))
+
+
 def steadied(network: Net, loader: Any) -> None:
     network.eval()
     train(network, SGD(network.parameters(), 0.1), loader)
@@ -683,6 +690,7 @@ def still(network: Net, loader: Any) -> None:
         (of_its_own, "SGD' is none whose steps are known"), (piled_up, "gradients were there before the first batch"),
         (left_over, "gradients were there before the first batch"), (projected, "weights were changed beside"),
         (perturbed, "weights were changed beside"), (averaged, "weights were changed beside"),
+        (mirrored, "weights were changed beside"),
         (decayed, "weights were changed beside"), (forgetful, "optimizer's state was changed between two steps"),
         (damped, "optimizer's state was changed between"), (by_turns, "gradients were taken away before a step"),
         (seldom, "a weight had no gradient in some of its steps"), (emptied, "gradients were changed before a step"),
