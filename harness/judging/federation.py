@@ -210,6 +210,12 @@ def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> 
     first = captures[0]
     record, sampling = first.record, _sampling(first)
     defense = translated(record.defense)
+    if record.loss_scale != 1 and clips_examples(record):
+        raise UsageError(
+            f"capture {str(first.folder)!r}: whether loss_scale {record.loss_scale:g} is in gradients before the clip "
+            "of each example is not said; capture a round with the mean, or, if clipped gradients are multiplied, give "
+            f"learning_rate {record.learning_rate * record.loss_scale:g} without loss_scale"
+        )
     if attacked or defense is None or not _is_of_updates(defense):
         _require_gradients(first)
     module, model, unsent = trained_network(captures)

@@ -13,7 +13,7 @@ from functools import cache
 
 import numpy as np
 import torch
-from scipy.stats import binom, chi2, norm
+from scipy.stats import binom, chi2, ncx2, norm
 from torch import Tensor
 
 from harness.base.kinds import plural
@@ -279,16 +279,17 @@ def _bound(evidence: Evidence) -> Check:
     norms, sizes = evidence.norms(evidence.clipping.grouping == "layer")
     rounding = evidence.rounding(evidence.sent.shape[1])[:, None]
     beyond = np.clip(norms - bound * (1 + _ROUNDING) - rounding, 0, None)
+    # Examples that differ, each clipped to a bound, have a mean below it.
+    together = evidence.clipping.unit != "update" and evidence.captured.trained_on > 1
+    most = norms * (1 + _EQUAL) + rounding
     if not level:
         worst, held = float((norms / bound).max()), not beyond.any()
-        most = evidence.most_examples / evidence.captured.trained_on
-        if not held and evidence.captured.sampling == "poisson" and worst <= most:
+        larger = evidence.most_examples / evidence.captured.trained_on
+        if not held and evidence.captured.sampling == "poisson" and worst <= larger:
             said = f"norms are up to {worst:.3g} times the bound {bound * evidence.unit:g}"
             return Check(BOUND, "cannot tell", f"{said}, as those of a larger Poisson batch are: {GIVE_SIZE}")
         said = f"norms are {'at most' if held else 'up to'} {worst:.3g} times the bound {bound * evidence.unit:g}"
-        # Examples that differ, each clipped to a bound, have a mean below it.
-        together = evidence.clipping.unit != "update" and evidence.captured.trained_on > 1
-        if held and together and bool((norms * (1 + _EQUAL) + rounding >= bound).all()):
+        if held and together and bool((most >= bound).all()):
             said = "the norm of every client is the bound itself, as where a batch's mean gradient is clipped, and no"
             return Check(BOUND, "cannot tell", f"{said} example's: equal examples alone have such a mean")
         return Check(BOUND, "holds" if held else "violated", said)
@@ -298,6 +299,12 @@ def _bound(evidence: Evidence) -> Check:
         seen = bound + level * np.sqrt(chi2.isf(LEVEL / norms.size, sizes))
         if (np.sqrt(np.square(_FORGOTTEN * bound) + level**2 * sizes) < seen).any():
             return Check(BOUND, "cannot tell", f"{said}: so much noise hides whether the clip is there", p_value)
+        # How probable so small a norm is at most, were the bound itself under the noise. One coordinate alone tells it
+        # where there is next to no noise, of which the other is no number.
+        shorter = np.fmin(ncx2.cdf((most / level) ** 2, sizes, (bound / level) ** 2), norm.cdf((most - bound) / level))
+        if together and bonferroni(shorter) >= LEVEL:
+            said = f"{said}: norms may all be the bound itself, as where a batch's mean gradient is clipped, and no"
+            return Check(BOUND, "cannot tell", f"{said} example's", p_value)
         return Check(BOUND, "holds", said, p_value)
     times = float((norms / np.sqrt(bound**2 + level**2 * sizes)).max())
     if (drawn := _of_drawn_batch(evidence, norms, sizes, times)) is not None:

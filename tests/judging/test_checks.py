@@ -177,10 +177,14 @@ def test_of_all_cases_every_mistake_is_named(tmp_path: Path) -> None:
     assert counts["alarms"] == 0 and counts["named"] == counts["planted"]
 
 
+@pytest.mark.parametrize("sigma", [0.0, 1e-9, 1e-4, 0.03])
 @pytest.mark.parametrize(("of_update", "outcome"), [(True, "cannot tell"), (False, "holds")])
-def test_a_clip_of_batches_is_not_taken_for_one_of_examples(of_update: bool, outcome: str, tmp_path: Path) -> None:
-    declared = Declared(name="fed_cdp", settings={"clip": 0.1, "sigma": 0.0, "clipping": "whole"})
-    case = Case("a clip", declared, Client(clip=0.1, batch=4, of_update=of_update), batch=4)
+def test_a_clip_of_batches_is_not_taken_for_one_of_examples(
+    of_update: bool, outcome: str, sigma: float, tmp_path: Path
+) -> None:
+    declared = Declared(name="fed_cdp", settings={"clip": 0.1, "sigma": sigma, "clipping": "whole"})
+    deviation = 0.1 * sigma / (4 if of_update else 1)
+    case = Case("a clip", declared, Client(clip=0.1, deviation=deviation, batch=4, of_update=of_update), batch=4)
     (check,) = [one for one in run_case(case, tmp_path, truth=False) if one.name == BOUND]
     assert check.outcome == outcome, check
 

@@ -485,6 +485,9 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "a setting beside the name": (
         lambda folder: edit(folder, defense={"name": "fed_cdp", "sigma": 3}), (), "sigma belongs into settings: {",
     ),
+    "a scale before or behind a clip": (
+        lambda folder: edit(folder, defense=CDP, loss_scale=4), (), "whether loss_scale 4 is in gradients before the",
+    ),
     "an unknown optimizer": (lambda folder: edit(folder, optimizer="lion"), (), "should be 'sgd', 'adam'"),
     "unknown momentum": (lambda folder: edit(folder, optimizer="momentum", local_steps=2), (), "its coefficient"),
     "counts that contradict": (
