@@ -172,14 +172,16 @@ def steps_of(settings: CellSettings) -> int:
     return settings.local_steps if settings.tap.of_update else 1
 
 
-def noise_of(captured: CapturedClients, settings: CellSettings) -> Noise | None:
-    """The noise that the declared defense puts on what was captured; None where there is none."""
+def noise_of(captured: CapturedClients, settings: CellSettings, within: bool = False) -> Noise | None:
+    """The noise that the declared defense puts on what was captured, or on the gradients ``within`` its steps, of which
+    an optimizer may leave something else; None where there is none."""
     sizes, steps, reading = captured.record.step_sizes(), steps_of(settings), settings.update_reading
+    shares = () if within else reading.noise_shares
 
     def of_size(size: int) -> Noise | None:
         context = context_of(captured, settings.model_copy(update={"batch_size": size}))
         context = replace(context, learning_rate=reading.rate)
-        return noise_at(settings.build_defense(), settings.tap, context, steps, 1, reading.noise_shares)
+        return noise_at(settings.build_defense(), settings.tap, context, steps, 1, shares)
 
     usual = of_size(settings.batch_size)
     if steps == 1 or len(set(sizes)) == 1 or usual is None or not isinstance(usual.deviation, int | float):

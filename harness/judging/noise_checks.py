@@ -19,7 +19,8 @@ from torch import Tensor
 from harness.base.kinds import plural
 from harness.base.randomness import Stream
 from harness.federation.taps import Hook
-from harness.judging.evidence import ALARMS, LEVEL, UNKNOWN_LEVEL, Check, Evidence, bonferroni
+from harness.judging.declared import noise_of
+from harness.judging.evidence import ALARMS, LEVEL, UNKNOWN_LEVEL, Check, Evidence, bonferroni, level_of
 
 # Is the declared Gaussian noise Gaussian, or another kind of the same deviation?
 #
@@ -195,6 +196,8 @@ UNROUNDED = "noise is not rounded"
 # Of a norm, by the arithmetic of a client's clipping.
 _ROUNDING = 1e-3
 _EQUAL = 1e-4
+# Of the largest step of Adam, what a gradient next to 0 makes at most.
+_SHORT = 0.9
 # Behind noise the bound holds where norms so many times as large would be seen.
 _FORGOTTEN = 2.0
 # Coordinates of a tensor that are compared with another tensor's, and with each other: of many, some are equal.
@@ -345,7 +348,7 @@ def enough_noise(evidence: Evidence, hidden: tuple[list[str], np.ndarray, np.nda
     if evidence.noise is None:
         return Check(ENOUGH, "cannot tell", _not_declared(evidence, "no noise is declared"))
     if level is None:
-        return Check(ENOUGH, "cannot tell", UNKNOWN_LEVEL)
+        return _in_first_step(evidence) or Check(ENOUGH, "cannot tell", UNKNOWN_LEVEL)
     norms, sizes = evidence.norms(each=True)
     rounding = np.stack([evidence.rounding(size) for size in sizes], 1)
     squares = ((norms + rounding) / level) ** 2
@@ -370,6 +373,34 @@ def enough_noise(evidence: Evidence, hidden: tuple[list[str], np.ndarray, np.nda
     return Check(
         ENOUGH, "violated", f"{tensors[column]} of client {row + 1} has {what} of {seen[row, column] * unit:.3g}, "
         f"declared is noise of deviation {level * unit:.3g}: it is off or weaker there", p_value,
+    )  # fmt: skip
+
+
+def _in_first_step(evidence: Evidence) -> Check | None:
+    """The violation where one step of Adam or its like shows gradients next to 0 that the declared noise leaves to
+    hardly a coordinate; None of other steps, or where none is seen.
+
+    Whatever is under noise, a coordinate is within t of 0 with no more than the chance of the noise alone (Anderson).
+    """
+    adaptive = evidence.settings.update_reading.adaptive
+    level = None if adaptive is None else level_of(noise_of(evidence.captured, evidence.settings, within=True))
+    if adaptive is None or not level:
+        return None
+    level *= min((1.0, *drawn_levels(evidence)))
+    grain = 2 * evidence.captured.grain.double()[:, None]
+    near = float(adaptive.gradient(torch.tensor(_SHORT / adaptive.root), torch.zeros(())))
+    short = [adaptive.root * (adaptive.step(one).abs() + grain) <= _SHORT for one in evidence.tensors()]
+    counts, sizes = np.stack([one.sum(1).numpy() for one in short], 1), np.array(evidence.layout.sizes)
+    p_values = binom.sf(counts - 1, sizes, 2 * norm.cdf(near / level) - 1)
+    if (p_value := bonferroni(p_values)) >= LEVEL:
+        return None
+    row, column = np.unravel_index(int(p_values.argmin()), p_values.shape)
+    said = (
+        f"{counts[row, column]} of {sizes[column]} coordinates of {evidence.layout.names[column]} of client {row + 1}"
+    )
+    return Check(
+        ENOUGH, "violated", f"{said} had a gradient below {near:.2g}, which noise of deviation {level:.3g} "
+        "leaves to hardly any: it is off or weaker there", p_value,
     )  # fmt: skip
 
 

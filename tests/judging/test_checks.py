@@ -189,6 +189,22 @@ def test_a_clip_of_batches_is_not_taken_for_one_of_examples(
     assert check.outcome == outcome, check
 
 
+@pytest.mark.parametrize(
+    ("how", "outcome"),
+    [
+        ({}, "cannot tell"), ({"deviation": 0.02}, "cannot tell"), ({"deviation": 0.0, "steps": 2}, "cannot tell"),
+        ({"deviation": 0.0}, "violated"), ({"deviation": 1e-3}, "violated"), ({"noisy": "last"}, "violated"),
+    ],
+)  # fmt: skip
+def test_noise_that_is_off_under_a_step_of_adam_is_seen(how: dict[str, Any], outcome: str, tmp_path: Path) -> None:
+    """Pixels that are 0 give gradients of 0, which noise leaves nowhere. Whether it is a little weaker, nobody sees."""
+    declared = Declared(name="fed_cdp", settings={"clip": 0.1, "sigma": 1.0, "clipping": "whole"})
+    client = Client(**{"clip": 0.1, "deviation": 0.1, "batch": 4, "adam": True} | how)
+    case = Case("a step of Adam", declared, client, batch=4, steps=client.steps)
+    (check,) = [one for one in run_case(case, tmp_path, truth=False) if one.name == ENOUGH]
+    assert check.outcome == outcome and (outcome == "cannot tell" or "it is off or weaker there" in check.detail), check
+
+
 def test_a_capture_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["judge"]) == 2
     assert "add folders of captures" in capsys.readouterr().err
