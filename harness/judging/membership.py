@@ -37,8 +37,9 @@ from harness.scoring.membership import (
     told,
 )
 
-# A difference of the two groups without the model is shown at this level.
-_APART = 0.999
+# A difference of the two groups without the model is shown at the first level. Of few non-members, whose halves are
+# unlike by chance, reference models vary more than an interval for given scores knows: there at the second.
+_APART, _APART_OF_FEW, _FEW = 0.999, 0.99999, 300
 # Of labels that are told as well by chance, at most.
 _BY_CHANCE = 0.01
 
@@ -95,8 +96,8 @@ class Membership:
         passes: of each reference model over its half. unfitted: how many fit it less well than the model its members.
         weight: RMIA's a.
         scores: RMIA, LiRA, and the loss alone.
-        without: AUC and its 99.9% interval of reference models alone, which know no member: 0.5 where the two sides
-            are alike in all but the training.
+        without: AUC and its interval (of 99.9%, of few non-members 99.999%) of reference models alone, which know no
+            member: 0.5 where the two sides are alike in all but the training.
         members, others: RMIA's score of each example, in the order of the files.
         rounds: of several; None of one model.
     """
@@ -123,9 +124,9 @@ class Membership:
         wrong = [one for one in checks if not one[1] <= 0.5 <= one[2]]
         if not wrong:
             return None
-        found, low, high = wrong[0]
+        (found, low, high), sure = wrong[0], _percent(_apart(self.counts[1]))
         return (
-            f"members and non-members differ without the model (AUC {found:.3f}, 99.9% {low:.3f} to {high:.3f}, by "
+            f"members and non-members differ without the model (AUC {found:.3f}, {sure} {low:.3f} to {high:.3f}, by "
             "models that saw no member); draw both from the same data"
         )
 
@@ -148,6 +149,7 @@ class Membership:
     def lines(self) -> list[str]:
         """Return the results in words."""
         (members, others), (own, other), (found, low, high) = self.accuracy, self.reference_accuracy, self.without
+        sure = _percent(_apart(self.counts[1]))
         less = f"; {self.unfitted} of them did not fit as well as the model" if self.unfitted else ""
         return [
             f"membership: {plural(self.counts[0], 'member')}, {plural(self.counts[1], 'non-member')}, weights of "
@@ -165,7 +167,7 @@ class Membership:
             *(f"at {_percent(one.alarms)} false alarms: {one.reason}" for one in self.scores[0].rates if one.reason),
             f"{len(self.passes)} reference models, each trained on half of the non-members: accuracy {own:.1%} on "
             f"their half, {other:.1%} on the other{less}",
-            f"without the model, by the reference models alone: AUC {found:.3f} (99.9% {low:.3f} to {high:.3f})",
+            f"without the model, by the reference models alone: AUC {found:.3f} ({sure} {low:.3f} to {high:.3f})",
             *([f"do not use these results: {self.problem}"] if self.problem else []),
         ]
 
@@ -252,7 +254,12 @@ def _over_rounds(finals: Sequence[Final], rounds: Sequence[_Scored], count: int)
 
 
 def _without(alone: Numbers, count: int) -> tuple[float, float, float]:
-    return area(alone[:count], alone[count:]), *area_interval(alone[:count], alone[count:], _APART)
+    confidence = _apart(len(alone) - count)
+    return area(alone[:count], alone[count:]), *area_interval(alone[:count], alone[count:], confidence)
+
+
+def _apart(others: int) -> float:
+    return _APART_OF_FEW if others < _FEW else _APART
 
 
 # --------------------------------------------------------------------------------------

@@ -191,6 +191,14 @@ def test_members_of_other_data_are_no_result(judge: Any, tmp_path: Path) -> None
     assert "differ without the model" in document["problem"] and "draw both from the same data" in document["problem"]
 
 
+def test_a_few_members_of_the_same_data_are_a_result(tmp_path: Path) -> None:
+    """One draw of 600: reference models that know few examples vary more than an interval for given scores."""
+    members, others = data(57, 60, 60)
+    final = of("12 steps", trained("logistic", *members, 12, 57))
+    made = judge_members([final], read_sides(*save(tmp_path, members=members, others=others)), seed=57)
+    assert made.problem is None and made.without[1] < 0.5 and "(99.999% " in made.lines()[-1]
+
+
 def test_half_of_the_models_see_a_non_member() -> None:
     seen = halves(8, 101, 0)
     assert (seen.sum(0) == 4).all() and (seen[::2] != seen[1::2]).all()
