@@ -34,6 +34,7 @@ from harness.judging.plays import (
     check_of_draws,
     other_reading,
     other_trainings,
+    without_noise,
 )
 from harness.judging.series import along_the_way
 from harness.judging.stage import SimulatedStage
@@ -367,6 +368,8 @@ def _by_draws(
     drawn = Drawn(lambda number: play(keys[number]), by_chance, None if by_chance else middle, separate)
     noisy = evidence.noise is not None and evidence.noise.law != "unknown"
     sent = _as_steps(settings, captured.target)
+    if (quiet := without_noise(NAME, sent, captured.grain, drawn)) is not None:
+        return quiet
     check = check_of_draws(NAME, sent, captured.grain, drawn, noisy)
     return check if check.outcome == "holds" else _with_other(check, sent, drawn.mean)
 

@@ -151,6 +151,24 @@ def check_of_draws(name: str, sent: Tensor, grain: Tensor, drawn: Drawn, noisy: 
     return Check(name, "holds", f"{said}, {usual}")
 
 
+def without_noise(name: str, sent: Tensor, grain: Tensor, drawn: Drawn) -> Check | None:
+    """The violation where a client sent what its truth gives without noise, from which all draws of the defense are
+    far; None where none did, or that is not known. Arguments as of :func:`check_of_draws`."""
+    found, _, norm = drawn.apart(sent)
+    near = found <= UNLIKE * norm + grain
+    if drawn.middle is None or not bool((near & (norm > 0)).any()):
+        return None
+    spread, *_ = drawn.usual()
+    most = student.isf(LEVEL / len(sent), PLAYS - 1) * (1 + 1 / PLAYS) ** 0.5
+    far = (spread.amin(0) > HIDES * norm) & (spread.mean(0) - found > most * spread.std(0))
+    if not bool((near & far).any()):
+        return None
+    row = int((near & far).nonzero()[0])
+    share, usual = float((found / norm)[row]), float((spread / norm)[:, row].mean())
+    said = f"what client {row + 1} sent differs from what the truth gives without noise by {share:.2g} of its norm"
+    return Check(name, "violated", f"{said}, {PLAYS} draws of the defense on it by {usual:.2g}: the noise is off")
+
+
 def cannot(name: str, said: str) -> Check:
     """Return a check that cannot tell, so that nothing may be called resilient."""
     return Check(name, "cannot tell", said, undecided=True)

@@ -205,6 +205,17 @@ def test_noise_that_is_off_under_a_step_of_adam_is_seen(how: dict[str, Any], out
     assert check.outcome == outcome and (outcome == "cannot tell" or "it is off or weaker there" in check.detail), check
 
 
+@pytest.mark.parametrize(("deviation", "violated"), [(0.1, False), (0.0, True)])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_with_the_truth_it_is_seen_under_more_steps_too(
+    deviation: float, violated: bool, steps: int, tmp_path: Path
+) -> None:
+    declared = Declared(name="fed_cdp", settings={"clip": 0.1, "sigma": 1.0, "clipping": "whole"})
+    client = Client(clip=0.1, deviation=deviation, batch=4, adam=True, steps=steps)
+    check = run_case(Case("steps of Adam", declared, client, batch=4, steps=steps, model="logistic"), tmp_path)[-1]
+    assert (check.outcome == "violated") == violated and ("the noise is off" in check.detail) == violated, check
+
+
 def test_a_capture_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["judge"]) == 2
     assert "add folders of captures" in capsys.readouterr().err
