@@ -265,7 +265,7 @@ def _record(case: Case, plain: Client, left: int | None) -> CaptureRecord:
     each = plain.batch * (plain.steps - 1) + (left or plain.batch)
     passes: dict[str, Any] = {"examples": each, "epochs": plain.epochs} if plain.epochs > 1 or left else {}
     facts: dict[str, Any] = {
-        "model": case.model, "image_shape": _SHAPE, "classes": _CLASSES, "learning_rate": RATE,
+        "model": case.model, "image_shape": _SHAPE, "classes": _CLASSES, "learning_rate": RATE, "clients_per_round": 10,
         "batch_size": plain.batch, "expected_batch_size": plain.expected, "local_steps": plain.steps * plain.epochs,
         "optimizer": optimizer, "defense": case.declared,
     }  # fmt: skip

@@ -17,7 +17,7 @@ from harness.experiment import AS_CAPTURED, CellSettings, cell_settings
 from harness.federation.context import RoundContext
 from harness.federation.knowledge import noise_at
 from harness.federation.taps import Tap
-from harness.judging.capture import CaptureRecord
+from harness.judging.capture import FACTS, CaptureRecord
 from harness.judging.federation import CapturedClients
 from harness.judging.framework_defenses import Declared
 from harness.judging.series import SameData, held_over
@@ -124,7 +124,17 @@ def cells_of(
         for chosen in attempts
     ]  # fmt: skip
     _require_same_in_rounds(captured, cells[0])
+    _require_counts(captured, cells[0], set(known))
     return cells
+
+
+def _require_counts(captured: CapturedClients, settings: CellSettings, known: set[str]) -> None:
+    """Nobody is accused of noise whose level follows from a number of clients that nobody gave. Raises UsageError."""
+    for name in {"clients", "clients_per_round"} - known:
+        other = settings.model_copy(update={name: 2 * getattr(settings, name)})
+        noises = [noise_of(captured, one, within=True) for one in (settings, other)]
+        if len({str(noise and (noise.law, noise.deviation)) for noise in noises}) > 1:
+            raise UsageError(f'the noise of {settings.defense!r} depends on "{name}"; add what it is to {FACTS}')
 
 
 def _is_asked(chosen: Chosen, record: CaptureRecord) -> bool:

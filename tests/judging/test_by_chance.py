@@ -26,7 +26,7 @@ def found(folder: Path, name: str, settings: dict[str, Any], wrong: bool, count:
     """The check of clients who play a defense on their truth, or on other images than are said to be theirs."""
     images, labels = digits(2 * count, 1)
     record = CaptureRecord(
-        model="mlp", image_shape=(1, 8, 8), classes=10, learning_rate=0.1, batch_size=1,
+        model="mlp", image_shape=(1, 8, 8), classes=10, learning_rate=0.1, batch_size=1, clients_per_round=10,
         defense={"name": name, "settings": settings},  # pyright: ignore[reportArgumentType]
     )  # fmt: skip
     before = build_module("mlp", (1, 8, 8), 10, seed=0).state_dict()
