@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 
 from pydantic import ValidationError, validate_call
 
@@ -133,10 +133,15 @@ def typed(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
         return given
 
     known = inspect.signature(function)
+    numbers = [name for name, one in known.parameters.items() if _is_number(one.annotation)]
 
     @wraps(function)
     def checked(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
         first = known.bind_partial(*args).arguments  # by name, as pydantic hands them on
+        for name in numbers:
+            value = {**first, **kwargs}.get(name)
+            if any(isinstance(one, bool) for one in (value if isinstance(value, list | tuple) else [value])):
+                raise UsageError(f"{name}: a Boolean is no number, got {_shown(value)}")
         try:
             given = arguments(**first, **kwargs)
         except ValidationError as error:
@@ -144,6 +149,11 @@ def typed(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
         return function(**given)  # type: ignore[call-arg]
 
     return checked
+
+
+def _is_number(kind: Any) -> bool:
+    """Return whether an annotation takes numbers, or lists of them: pydantic would take True for 1."""
+    return kind in (int, float) or any(map(_is_number, get_args(kind)))
 
 
 def require_known(names: Iterable[str], known: Collection[str]) -> None:
@@ -157,5 +167,8 @@ def require_known(names: Iterable[str], known: Collection[str]) -> None:
 
 def _wrong_argument(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_context=False)[0]
-    given = " ".join(repr(first["input"]).split())[:_LONGEST_INPUT]
-    return f"{first['loc'][0]}: {first['msg']}, got {given}"
+    return f"{first['loc'][0]}: {first['msg']}, got {_shown(first['input'])}"
+
+
+def _shown(value: object) -> str:
+    return " ".join(repr(value).split())[:_LONGEST_INPUT]

@@ -1,16 +1,19 @@
 """Questions about filters, and the rows that answer them: of the command, and of ``harness.claims(...)`` in Python."""
 
 import difflib
+import inspect
 import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from harness.base.building import require_known
+from pydantic import StrictBool
+
+from harness.base.building import require_known, typed
 from harness.base.errors import UsageError
 from harness.base.presence import FALSE_ALARMS, lax, told_apart
-from harness.claims.answers import Answer, Facts, Filter, Line, network
+from harness.claims.answers import Answer, Facts, Filter, Line, Weights, network
 from harness.claims.apps import read_app, read_project
 from harness.claims.documents import Hocon, read_json, read_yaml
 from harness.claims.filters import FILTERS, find_filter
@@ -19,17 +22,16 @@ from harness.claims.registry import schedule_of, tag, unread, without_noise
 
 Row = dict[str, Any]
 
-_NAMES = {"parameters": "numbers", "framework_version": "version"}
-_FACTS = (
-    "rounds", "clients", "per_round", "participations", "weights", "examples", "batch_size", "local_epochs",
-    "local_steps", "drop_last", "optimizer", "server_optimizer", "parameters", "scalars", "buffers", "delta",
-    "framework_version",
-)  # fmt: skip
-
-
+@typed
 def claims(
-    sources: str | list[str] | tuple[str, ...], *, arg: dict[str, Any] | None = None, model: str | None = None,
-    **facts: Any,
+    sources: str | Path | list[str | Path] | tuple[str | Path, ...], *, arg: dict[str, Any] | None = None,
+    model: str | None = None, rounds: int | None = None, clients: int | None = None, per_round: int | None = None,
+    participations: int | None = None, weights: Weights | None = None, examples: int | None = None,
+    batch_size: int | None = None, local_epochs: int | None = None, local_steps: int | None = None,
+    drop_last: StrictBool = False, optimizer: Literal["sgd", "momentum", "adam"] | None = None,
+    server_optimizer: str | None = None, parameters: int | None = None, scalars: int | None = None,
+    buffers: Literal["none", "float", "int"] | None = None, delta: float | None = None,
+    framework_version: str | None = None, **unknown: Any,
 ) -> list[Row]:  # fmt: skip
     """Return what filters of frameworks claim, beside the epsilon that is proven.
 
@@ -37,8 +39,9 @@ def claims(
         sources: configurations, which are read and never run, or names such as ``flower:LocalDpMod``.
         arg: arguments of the filters by name.
         model: the size of an update by a name, such as ``resnet18``.
-        facts: of the federation, as ``harness claims --help`` names them: ``rounds``, ``clients``, ``examples``,
-            ``batch_size``, ``delta`` in (0, 1), ...; ``weights`` is ``equal``, ``private`` or a tuple of numbers.
+        weights: ``equal``, ``private`` or a tuple of numbers.
+
+    The others are facts of the federation, as ``harness claims --help`` names them; ``delta`` is in (0, 1).
 
     Returns:
         The rows that ``harness claims --json`` prints: a dictionary for each filter, unit and relation.
@@ -46,12 +49,18 @@ def claims(
     Raises:
         UsageError: an unknown filter or fact, a source that cannot be read, or numbers that no epsilon follows from.
     """
-    require_known(facts, _FACTS)
-    given = {_NAMES.get(name, name): value for name, value in facts.items() if value is not False}
-    named = [sources] if isinstance(sources, str) else list(sources)
-    rows, unknown = answered(named, arg or {}, facts_of(given, model))
-    if unknown:
-        raise UsageError(f"not known: {unknown[0]}; harness claims lists the filters that are")
+    require_known(unknown, inspect.signature(claims).parameters)
+    given = {
+        "rounds": rounds, "clients": clients, "per_round": per_round, "participations": participations,
+        "weights": weights, "examples": examples, "batch_size": batch_size, "local_epochs": local_epochs,
+        "local_steps": local_steps, "drop_last": drop_last or None, "optimizer": optimizer,
+        "server_optimizer": server_optimizer, "numbers": parameters, "scalars": scalars, "buffers": buffers,
+        "delta": delta, "version": framework_version,
+    }  # fmt: skip
+    named = [sources] if isinstance(sources, str | Path) else sources
+    rows, absent = answered(list(map(str, named)), arg or {}, facts_of(given, model))
+    if absent:
+        raise UsageError(f"not known: {absent[0]}; harness claims lists the filters that are")
     return rows
 
 
