@@ -18,7 +18,7 @@ from harness.base.building import build, one_line
 from harness.base.errors import UsageError
 from harness.base.limits import require_steps, require_time
 from harness.base.local_optimizer import LocalOptimizer, UpdateReading, optimizer_of, reading_of, settle_rate
-from harness.base.ranges import Count, CountOrNone, NonNegative, Positive, Repeats, Share
+from harness.base.ranges import NUMBER, Count, CountOrNone, NonNegative, Positive, Repeats, Share
 from harness.datasets import DATASETS, choose_public, default_model
 from harness.datasets.catalogue import is_own_data, source_of
 from harness.datasets.public import AUTO, NONE
@@ -77,7 +77,7 @@ class CellSettings(BaseModel):
     victims: Count = Field(64, description="Victims per seed")
     batch_size: Annotated[Count, LISTED] = Field(1, description="Examples per local step")
     distinct_labels: bool = Field(False, strict=True, description="No label twice in a batch.")
-    seeds: tuple[int, ...] = (0,)
+    seeds: Annotated[tuple[int, ...], NUMBER] = (0,)
     shared_weights: Annotated[bool, LATER, Says("one network per seed")] = Field(
         False, strict=True, description="One network per seed, shared by all its victims."
     )

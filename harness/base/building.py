@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 from pydantic import ValidationError, validate_call
 
 from harness.base.errors import UsageError
+from harness.base.ranges import is_boolean
 from harness.base.registry import Registry
 
 if TYPE_CHECKING:
@@ -28,12 +29,14 @@ def build(registry: Registry[type[T]], name: str, arguments: Mapping[str, Any]) 
     if registry.combine and len(parts := registry.parts(name)) > 1:
         return registry.combine(_build_parts(registry, name, parts, arguments))
     kind = registry[name]
-    known = [field.name for field in fields(kind)]
-    for key in arguments:
+    known = {field.name: field.type for field in fields(kind)}
+    for key, value in arguments.items():
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known) or 'no settings'}"
             raise UsageError(f"{registry.kind} {name!r} has no setting {key!r}; {hint}")
+        if is_boolean(value) and _is_number(known[key]):
+            raise UsageError(f"{registry.kind} {name!r}: {key}: a Boolean is no number, got {_shown(value)}")
     try:
         return kind(**arguments)
     except ValidationError as error:
@@ -140,7 +143,7 @@ def typed(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
         first = known.bind_partial(*args).arguments  # by name, as pydantic hands them on
         for name in numbers:
             value = {**first, **kwargs}.get(name)
-            if any(isinstance(one, bool) for one in (value if isinstance(value, list | tuple) else [value])):
+            if is_boolean(value):
                 raise UsageError(f"{name}: a Boolean is no number, got {_shown(value)}")
         try:
             given = arguments(**first, **kwargs)
@@ -152,7 +155,7 @@ def typed(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
 
 
 def _is_number(kind: Any) -> bool:
-    """Return whether an annotation takes numbers, or lists of them: pydantic would take True for 1."""
+    """Return whether an annotation takes numbers, or lists of them."""
     return kind in (int, float) or any(map(_is_number, get_args(kind)))
 
 

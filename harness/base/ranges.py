@@ -24,8 +24,15 @@ def _not_lost(value: float) -> float:
     return value
 
 
+def is_boolean(value: object) -> bool:
+    """Return whether a value, or one in a list, is True or False, which pydantic would take for 1 or 0."""
+    if isinstance(value, list | tuple):
+        return any(map(is_boolean, value))
+    return type(value).__name__ in ("bool", "bool_")  # numpy's too
+
+
 def _no_boolean(value: object) -> object:
-    if isinstance(value, bool):
+    if is_boolean(value):
         raise ValueError("a Boolean is no number")
     return value
 

@@ -22,6 +22,7 @@ from harness.claims.registry import schedule_of, tag, unread, without_noise
 
 Row = dict[str, Any]
 
+
 @typed
 def claims(
     sources: str | Path | list[str | Path] | tuple[str | Path, ...], *, arg: dict[str, Any] | None = None,

@@ -19,7 +19,7 @@ from harness.base.building import build, one_line
 from harness.base.errors import UsageError
 from harness.base.limits import require_steps, require_time
 from harness.base.local_optimizer import LocalOptimizer, facts_of_text, optimizer_of, settle_rate
-from harness.base.ranges import Count, Delta, NonNegative, Positive
+from harness.base.ranges import NUMBER, Count, Delta, NonNegative, Positive
 from harness.base.vectors import Layout
 from harness.datasets.partition import NATURAL, SPLITS
 from harness.defenses import DEFENSES, Cohort, Defense, PrivacyFacts
@@ -196,7 +196,7 @@ class TrainSettings(BaseModel):
         "valid", description="Epsilon that --target-epsilon limits: valid or claimed."
     )
     delta: Delta = Field(1e-5, description="Delta of every epsilon.")
-    seed: Annotated[int, Field(ge=0)] = Field(
+    seed: Annotated[int, Field(ge=0), NUMBER] = Field(
         0, description="Random seed of splits and weights (0), and of noise and sampling."
     )
     device: str = "cpu"

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +44,13 @@ def test_the_package_keeps_its_parts() -> None:
         (lambda: harness.claims("flower:LocalDpMod", round=3), "'round' in Python; use 'rounds'"),
         (lambda: harness.claims("flower:LocalDpModd"), "flower:LocalDpMod"),
         (lambda: harness.claims("absent.toml"), "absent.toml"),
+        (lambda: harness.claims(Path("absent.toml")), "absent.toml"),
+        # A mistyped word was neither "equal" nor "private", and "zero-out" had the epsilon of public weights.
+        (lambda: harness.claims("flower:LocalDpMod", weights="Equal"), "weights: .*'private', got 'Equal'"),
+        (lambda: harness.claims("flower:LocalDpMod", buffers="no"), "buffers: .*got 'no'"),
+        (lambda: harness.claims("flower:LocalDpMod", delta="small"), "delta: .*got 'small'"),
+        (lambda: harness.claims("flower:LocalDpMod", framework_version=1.2), "framework_version: .*got 1.2"),
+        (lambda: harness.claims("flower:LocalDpMod", model=True), "model: .*got True"),
         (lambda: harness.claims("flower:LocalDpMod", arg={"no": 1}), "no filter of the sources has an argument 'no'"),
     ],
 )

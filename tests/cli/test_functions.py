@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -84,6 +86,30 @@ WRONG_TYPES = {
     "accountant": (lambda: harness.account(sigma=1, sampling_rate=0.1, steps=1, accountant=3), "accountant: "),
     "schedule": (lambda: harness.account(sigma_schedule=3, sampling_rate=0.1), "sigma_schedule: "),
     "long": (lambda: harness.account(sigma=list(range(1000))), r"sigma: .*, got \[0, 1.{0,60}$"),
+}  # fmt: skip
+
+
+# True would be 1, and False 0 or left out: numpy's too, in lists too, in every function.
+FIXED = "flower:ServerSideFixedClipping"
+WRONG_TYPES |= {
+    f"Boolean {place}, {name}": (partial(function, **{**base, name: value}), f"(.*: )?{name}: a Boolean is no number")
+    for place, (function, base, name, value) in enumerate((
+        *((harness.account, {"sigma": 1, "steps": 1}, name, True)
+          for name in ("sigma", "steps", "delta", "sampling_rate", "layers", "clients", "bits", "epsilon", "rounds")),
+        (harness.account, {"sigma": 1, "sampling_rate": 1}, "steps", np.True_),
+        *((harness.claims, {"sources": FIXED}, name, value)
+          for name, value in (("rounds", False), ("scalars", True), ("delta", True), ("weights", (1.0, True)))),
+        *((harness.evaluate, {"defense": "none"}, name, value)
+          for name, value in (("chunk", True), ("victims", True), ("seeds", (True,)))),
+        *((harness.train, {}, name, value)
+          for name, value in (("seed", True), ("keep", (True,)), ("rounds", np.True_))),
+        (harness.judge, {"captures": "no"}, "rounds_seen", True),
+    ))
+} | {
+    "Boolean: of a defense": (
+        lambda: harness.evaluate(defense="quantile", defense_args={"quantile": True}),
+        "defense 'quantile': quantile: a Boolean is no number, got True",
+    ),
 }  # fmt: skip
 
 
