@@ -13,6 +13,7 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
+from harness.base.presence import up
 from harness.base.ranges import LEAST_CLIP, MOST, Clip, Delta, Positive, Sigma
 from harness.base.vectors import noise_deviation
 from harness.defenses.registry import DEFENSES, validated_defense
@@ -136,7 +137,7 @@ class StopAtBudget(Operation):
         if known <= self.epsilon:
             return None
         if self.most_delta is None:
-            return f"round {rounds} would spend epsilon {known:.4g} at delta {delta:g}, above {self.epsilon:g}"
+            return f"round {rounds} would spend epsilon {up(known, 4)} at delta {delta:g}, above {self.epsilon:g}"
         return f"round {rounds} would need a delta above {delta:g} for epsilon {self.epsilon:g}"
 
     def words(self) -> str:

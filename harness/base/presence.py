@@ -5,6 +5,7 @@ Composition Theorem for Differential Privacy" (epsilon and delta).
 """
 
 import math
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from statistics import NormalDist
 
 from harness.base.kinds import plural
@@ -56,3 +57,18 @@ def percent_up(bound: float) -> str:
     """A bound from above, in [0, 1], as a percentage with at most one decimal, rounded up: the nearest number may be
     below what was proven."""
     return f"{math.ceil(round(1000 * bound, 6)) / 10:.1f}".removesuffix(".0") + "%"
+
+
+def up(bound: float, digits: int = 3) -> str:
+    """A bound from above with so many digits, rounded up."""
+    return _rounded(bound, digits, ROUND_CEILING)
+
+
+def down(bound: float, digits: int = 3) -> str:
+    """A bound from below, or of a range in which something holds, with so many digits, rounded down."""
+    return _rounded(bound, digits, ROUND_FLOOR)
+
+
+def _rounded(bound: float, digits: int, way: str) -> str:
+    # What differs in the thirteenth digit is a rounding error of its own.
+    return f"{float(Context(digits, way).create_decimal(Decimal(f'{bound:.12g}'))):.{digits}g}"

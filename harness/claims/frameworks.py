@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.base.errors import UsageError
+from harness.base.presence import down
 from harness.claims import epsilons
 from harness.claims.answers import (
     REQUIRED,
@@ -58,7 +59,7 @@ def _classical(arguments: Arguments, facts: Facts, prefix: str = "") -> Answer:
         answer.fails.append("integer arrays raise an error once the clip acts, and their noise is cut to whole numbers")
     deviation = epsilons.classical_deviation(sensitivity, epsilon, delta)
     limit = epsilons.classical_limit(2 * bound / sensitivity, delta)
-    holds = f"up to epsilon {limit:.4g}" if limit > 0.05 else "at no useful epsilon"
+    holds = f"up to epsilon {down(limit, 4)}" if limit > 0.05 else "at no useful epsilon"
     line = line_of("client", f"exact Gaussian; for replacing, the formula holds {holds}", facts.delta or delta,
                  claimed=epsilon, claimed_delta=delta)  # fmt: skip
     mus: dict[Relation, float] = {"replace": 2 * bound / deviation, "zero-out": bound / deviation}

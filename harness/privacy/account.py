@@ -11,7 +11,7 @@ from harness.base.building import typed
 from harness.base.errors import UsageError
 from harness.base.kinds import plural
 from harness.base.limits import forecast
-from harness.base.presence import FALSE_ALARMS, told_apart
+from harness.base.presence import FALSE_ALARMS, told_apart, up
 from harness.privacy import GaussianRelease, MechanismRelease, effective_sigma, skellam_sum
 from harness.privacy.accountant import ACCOUNTANTS, Accountant, Epsilon, asked_delta, choice, make_accountant
 from harness.privacy.budget import STOP_RULES, StopRule, rounds_within, sigma_for, steps_within
@@ -252,7 +252,7 @@ def _no_answer(accountant: Accountant, reason: str) -> Row:
 def _refuse_if_exceeded(accountant: Accountant, first: float, target: float, what: str) -> None:
     if first > target:
         raise UsageError(
-            f"the budget {target:g} is already exceeded by the first {what} ({accountant.name}: {first:.4g}); raise "
+            f"the budget {target:g} is already exceeded by the first {what} ({accountant.name}: {up(first, 4)}); raise "
             "--target-epsilon or add noise"
         )
 

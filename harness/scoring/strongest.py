@@ -58,6 +58,7 @@ from typing import Literal
 
 from harness.attacks.attacker import SHUT_OUT
 from harness.base.kinds import IMAGES, Kind
+from harness.base.presence import percent_up, up
 from harness.results import CellResult, Identified, Lineup, SummaryRow
 from harness.results.schema import SETTLED, was_withstood
 from harness.scoring.success import upper_bound
@@ -239,8 +240,8 @@ def _of_reconstructions(attempts: Sequence[Attempt], tried: Sequence[Attempt]) -
     if obstacle is not None:
         return Decision("inconclusive", max(working, key=_strength).attack if working else None, obstacle)
     chief = max((attempt for attempt in working if attempt.verdict == "resilient"), key=_strength)
-    bound = max(attempt.bound for attempt in attempts)
-    return Decision("resilient", chief.attack, f"no attack leaks; each reconstructs at most {bound:.1%} of victims")
+    most = percent_up(max(attempt.bound for attempt in attempts))
+    return Decision("resilient", chief.attack, f"no attack leaks; each reconstructs at most {most} of victims")
 
 
 def _what_leaks(standing: Sequence[Attempt], tried: int) -> str:
@@ -293,7 +294,7 @@ def _obstacle(attempts: Sequence[Attempt], leaking: Sequence[Attempt], working: 
     doubtful = [attempt for attempt in attempts if attempt.bound > RESILIENT_RATE]
     if doubtful:
         worst = max(doubtful, key=_strength)
-        return f"{worst.attack} may reconstruct as many as {worst.bound:.1%} of victims"
+        return f"{worst.attack} may reconstruct as many as {percent_up(worst.bound)} of victims"
     return None
 
 
@@ -396,4 +397,4 @@ def _least(cell: CellResult) -> float:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g}%" if share < 0.995 else "100%"
+    return f"{up(100 * share, 2)}%" if share < 0.99 else "100%"

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.base.presence import percent_up
 from harness.results import CellResult, Control, Identified, Lineup, Rate
 from harness.scoring.images import draws_of
 from harness.scoring.success import coin_divergence, rate_of, upper_bound, upper_mean, upper_share
@@ -60,7 +61,7 @@ def judge(
         return Verdict("inconclusive", obstacle)
     bound = upper_bound(strict_victims.successes, strict_victims.n)
     return Verdict(
-        "resilient", f"no leak was found; at most {bound:.1%} of victims can be reconstructed (95% confidence)"
+        "resilient", f"no leak was found; at most {percent_up(bound)} of victims can be reconstructed (95% confidence)"
     )
 
 
@@ -96,10 +97,10 @@ def judge_identity(identified: Identified, doubt: str | None, controls: Iterable
         return Verdict("inconclusive", obstacle)
     bound = identified.beyond_chance or 0.0
     if bound > RESILIENT_RATE:
-        few = f"so {identified.n} of them are too few to say that at most 5% stand out (it may be {bound:.1%})"
+        few = f"so {identified.n} of them are too few to say that at most 5% stand out (it may be {percent_up(bound)})"
         return Verdict("inconclusive", f"{share}, by chance {identified.chance or 0:.1%}, {few}")
     words = "not identified among look-alikes; at most"
-    return Verdict("resilient", f"{words} {bound:.1%} of victims stand out beyond guessing (95% confidence)")
+    return Verdict("resilient", f"{words} {percent_up(bound)} of victims stand out beyond guessing (95% confidence)")
 
 
 def identified_of(
@@ -155,7 +156,8 @@ class OfExamples:
             "one reconstruction and counted once however often it was trained on; "
         )
         if self.most <= RESILIENT_RATE:
-            return f"{said}of another client at most {self.most:.1%} do, in the mean (95% confidence over clients)"
+            most = percent_up(self.most)
+            return f"{said}of another client at most {most} do, in the mean (95% confidence over clients)"
         need = "no number would do" if self.needed is None else f"at least {self.needed} such clients are needed"
         return f"{said}that another client loses at most {RESILIENT_RATE:.0%} cannot be said with {who}: {need}"
 
@@ -202,7 +204,8 @@ def _evidence_obstacle(strict_victims: Rate, lineup_p: float | None) -> str | No
         return None
     if successes == 0:
         return f"{too_few(victims)} to bound the success rate below 5% (needs {VICTIMS_NEEDED})"
-    return f"{successes} of {victims} victims were reconstructed, so the success rate may be as high as {bound:.1%}"
+    most = percent_up(bound)
+    return f"{successes} of {victims} victims were reconstructed, so the success rate may be as high as {most}"
 
 
 # Whether a run may be used at all: one rule for its document, its page and its exit code.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from harness.base.errors import UsageError
+from harness.base.presence import up
 from harness.base.randomness import Stream, poisson_sample
 from harness.base.vectors import Layout
 from harness.datasets import load_dataset
@@ -96,7 +97,7 @@ def affordable_rounds(settings: TrainSettings, defense: Defense, layout: Layout,
         return max(known[settings.budget])
 
     if spent(1) > target:
-        raise UsageError(f"the first round alone costs epsilon {spent(1):.3g}, above {target:g}; raise sigma or target")
+        raise UsageError(f"the first round alone costs epsilon {up(spent(1))}, above {target:g}; raise sigma or target")
     low, high = 1, settings.rounds
     while low < high:
         middle = (low + high + 1) // 2

@@ -154,6 +154,7 @@ MISTAKES = {
     "layers": ("--sigma 1 --steps 1 --layers 0", "layers must be at least 1"),
     "stop": ("--sigma 1 --target-epsilon 9 --stop never", "paper, filter"),
     "budget spent at once": ("--sigma 1 --target-epsilon 0.1 --accountant rdp", "already exceeded by the first step"),
+    "budget just spent": ("--sigma 1 --target-epsilon 4.377 --accountant pld", "(pld: 4.378)"),  # 4.3772
     "budget spent in the first round": (
         "--sigma-schedule linear --rounds 10 --target-epsilon 0.01 --accountant rdp", "by the first round",
     ),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.base import presence
 from harness.base.building import build
 from harness.defenses import DEFENSES
 from harness.reports import text
@@ -49,3 +50,11 @@ def test_a_bound_from_above_is_not_shown_below_itself(bound: float) -> None:
     promised = Statement(view="server", guarantee="sample-DP", told_apart=bound, notes="")
     assert f"at most {text.percent_up(bound)}" in text.at_most(Bound(theorem="Gaussian noise", events=[event]), event)
     assert f"TPR <= {text.percent_up(bound)} at" in text.told(promised)
+
+
+@pytest.mark.parametrize("bound", [0.0, 1e-30, 0.0401638, 0.1 + 0.2, 1.0004, 9.996, 19.14, 999.9, 100_049.0, 1e300])
+@pytest.mark.parametrize("digits", [2, 3, 4])
+def test_a_bound_is_not_rounded_to_the_wrong_side(bound: float, digits: int) -> None:
+    above, below = float(presence.up(bound, digits)), float(presence.down(bound, digits))
+    assert below * (1 - 1e-12) <= bound <= above * (1 + 1e-12)
+    assert above - below <= bound * 10 ** (1 - digits) * (1 + 1e-9)

@@ -113,7 +113,7 @@ def found(hits: int, n: int = 64, size: int = 100, p: float = 0.4) -> Identified
 WORDS = {
     "identifies": (found(40, p=2e-4), None, HELD, "inconclusive", "identifies: 62.5% of truths are the most probable"),
     "whatever its controls say": (found(40, p=2e-4), None, (), "inconclusive", "identifies: "),
-    "not told": (found(0), None, HELD, "resilient", "not identified among look-alikes; at most 3.6% of victims"),
+    "not told": (found(0), None, HELD, "resilient", "not identified among look-alikes; at most 3.7% of victims"),
     "too few": (
         found(0, n=32),
         None,

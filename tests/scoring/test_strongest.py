@@ -137,6 +137,7 @@ def test_the_rule(case: str) -> None:
         ([unsure(victims=1)], "but 1 victim is too few to show resilience (needs 59)"),
         ([resists(), unsure(successes=3)], "c may reconstruct as many as 11.7% of victims"),
         ([resists(), resists("d", successes=1, victims=100)], "each reconstructs at most 4.7% of victims"),
+        ([resists(victims=65)], "each reconstructs at most 4.6% of victims"),  # of 4.504%
         ([leaks(), leaks("d"), resists()], "a, d of 3 attacks: images come back"),
         ([by_lineup(), resists()], "a of 2 attacks: traces come back, nearer to their own truth than to look-alikes"),
         ([by_lineup(confirmed=2), resists()], "a of 2 attacks: traces come back"),

@@ -37,10 +37,12 @@ def rate(successes: int, n: int) -> Rate:
         ((0, SHARP), rate(0, 64), 0.00099, HELD, "leaks", "p = 0.00099"),
         ((0, SHARP), rate(0, 64), 0.001, HELD, "resilient", "at most 4.6%"),
         ((0, SHARP), rate(0, 64), 1.0, HELD, "resilient", "no leak"),
-        ((0, SHARP), rate(0, 59), 0.5, HELD, "resilient", "at most 5.0%"),
+        ((0, SHARP), rate(0, 59), 0.5, HELD, "resilient", "at most 5%"),
+        ((0, SHARP), rate(0, 65), 0.5, HELD, "resilient", "at most 4.6%"),  # of 4.504%
+        ((1, SHARP), rate(1, 72), 0.5, HELD, "inconclusive", "as high as 6.5%"),  # of 6.42%
         ((0, SHARP), rate(0, 58), 0.5, HELD, "inconclusive", "58 victims are too few .* below 5% \\(needs 59\\)"),
         ((1, SHARP), rate(1, 64), 0.5, HELD, "inconclusive", "1 of 64 victims were .* as high as 7.2%"),
-        ((1, SHARP), rate(1, 93), 0.5, HELD, "resilient", "at most 5.0%"),
+        ((1, SHARP), rate(1, 93), 0.5, HELD, "resilient", "at most 5%"),
         ((0, SHARP), rate(5, 64), 0.5, HELD, "inconclusive", "5 of 64"),
         (
             (0, SHARP),
@@ -112,7 +114,7 @@ def test_examples_that_share_a_fate_are_no_independent_draws() -> None:
     ("back", "touched", "most", "needed", "said"),
     [
         ([0] * 5, 0, 1 - 0.05 ** (1 / 5), 59, "cannot be said with 5 clients: at least 59 such clients are needed"),
-        ([0] * 59, 0, 1 - 0.05 ** (1 / 59), 59, "of another client at most 5.0% do, in the mean"),
+        ([0] * 59, 0, 1 - 0.05 ** (1 / 59), 59, "of another client at most 5% do, in the mean"),
         ([1] * 5, 5, 0.4584, 71, "5 of the 2500 distinct examples of 5 clients came back"),
         ([500], 1, 1.0, None, "cannot be said with 1 client: no number would do"),
     ],

@@ -1,6 +1,7 @@
 """Verdict, matrix, gallery and figures by themselves."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from harness.federation.taps import Tap
-from harness.reports.html import make_page
+from harness.reports.html import make_page, training
 from harness.reports.html.cell_tables import control_summary, control_table
 from harness.reports.html.chart import INK, inline
 from harness.reports.html.figures import gallery
@@ -185,6 +186,24 @@ def test_the_worst_place_counts_for_a_trained_defense(grid: list[Path]) -> None:
     assert leakage(runs[1], places) == "resilient"
     chart = utility_chart(runs, places)
     assert chart is not None and "fed_cdp: accuracy 81%, claimed epsilon 0.80, recomputed 2.50" in chart.picture
+
+
+def test_an_epsilon_of_zero_is_drawn_as_the_smallest_and_not_as_none(
+    grid: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A delta of .2 over few rounds is kept at an epsilon of 0, which promises most."""
+    drawn = []
+    monkeypatch.setattr(training, "inline", lambda figure, *told: drawn.append(figure.axes[0]) or inline(figure, *told))
+    runs = read_runs(grid)
+    made = runs[1].training
+    assert made is not None
+    promised = [replace(one, epsilon=0.0, claimed_epsilon=None) for one in made.privacy]
+    runs[1].training = made.model_copy(update={"privacy": promised})
+    assert utility_chart(runs, decided_places(runs)) is not None
+    [panel] = drawn
+    ticks = dict(zip((one.get_text() for one in panel.get_xticklabels()), panel.get_xticks(), strict=True))
+    points = {float(line.get_xdata()[0]) for line in panel.lines if line.get_marker() == "o"}
+    assert ticks["≤0.001"] in points and ticks["no epsilon"] not in points
 
 
 @settings(max_examples=25, deadline=None)
