@@ -379,6 +379,7 @@ def described(settings: CellSettings, layout: Layout) -> PrivacyFacts:
     facts = PrivacyFacts(
         cohort, len(layout.sizes), rate=settings.rate, parameters=layout.total,
         own_state=settings.variates is not None, scalars=len(layout.scalars),
+        linear=settings.build_optimizer().is_linear, sent_as=settings.sent_as,
     )  # fmt: skip
     captured, own = settings.weights == AS_CAPTURED, settings.client_examples
     if captured:

@@ -20,7 +20,7 @@ from harness.federation.clip_and_noise import AnyClip, GaussianNoise
 from harness.federation.operations import Operation, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Hook, Point
-from harness.privacy import Statement, sum_multiplier
+from harness.privacy import Statement, sum_multiplier, without_guarantee
 
 NoisePlace = Literal["server", "message", "step"]
 Flow = Sequence[tuple[str, Operation]]
@@ -110,7 +110,11 @@ class Claim:
         if self._too_early:
             return states_nothing(_TOO_EARLY)
         stated = (one.statements(facts) for one in reversed(self.operations))
-        return next((own for own in stated if own is not None), states_nothing(NOTHING))
+        made = next((own for own in stated if own is not None), states_nothing(NOTHING))
+        if facts.sent_as is None or not self._clipped_before_it_is_sent:
+            return made
+        reason = f"rounding to {facts.sent_as} may lengthen what clients clipped, and the noise is made for their bound"
+        return [one if one.guarantee == "none" else without_guarantee(one, reason) for one in made]
 
     @property
     def _too_early(self) -> bool:
@@ -120,6 +124,14 @@ class Claim:
             for place, one in enumerate(self.operations)
             for other in self.operations[place + 1 :]
         )
+
+    @property
+    def _clipped_before_it_is_sent(self) -> bool:
+        """Return whether clients clip what noise is added to after they sent it."""
+        clip, noise = (
+            [_ORDER[one.at] for one in self.operations if getattr(one, kind)] for kind in ("clips", "noises")
+        )
+        return _ORDER[Point.MESSAGE] in clip and max(noise, default=0) > _ORDER[Point.MESSAGE]
 
     @property
     def keeps(self) -> bool:
@@ -264,10 +276,7 @@ def _as_the_server(own: Sequence[Statement], statement: Statement, reason: str) 
 
 def _void(statement: Statement, reason: str) -> Statement:
     """The statement without a guarantee; what is claimed anyway stays."""
-    return replace(
-        statement, epsilon=None, delta=None, adjacency=None, sampler=None, conversion=None, guarantee="none",
-        notes=f"{reason}, so no theorem covers the result",
-    )  # fmt: skip
+    return without_guarantee(statement, f"{reason}, so no theorem covers the result")
 
 
 def _and(names: Sequence[str]) -> str:

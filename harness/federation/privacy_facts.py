@@ -30,6 +30,8 @@ class PrivacyFacts:
         planned_rounds: T that noise schedules run over; None where it is the number of rounds accounted for.
         holders: the most clients that hold one example.
         scalars: arrays of what is sent that have no dimension; None where that is not known.
+        linear: whether a client's optimizer makes weighted sums of its noisy gradients.
+        sent_as: the number format that weights are sent in, where it is coarser than they are; None where not.
     """
 
     cohort: Cohort
@@ -43,6 +45,8 @@ class PrivacyFacts:
     planned_rounds: int | None = None
     holders: int = 1
     scalars: int | None = None
+    linear: bool = True
+    sent_as: str | None = None
 
     @property
     def planned(self) -> Cohort:
@@ -64,11 +68,16 @@ class PrivacyFacts:
 
     def clients(self, sigma: float | Sequence[float], clipping: Grouping) -> FederationFacts:
         """The federation for client-level protection of updates."""
-        return self._federation(sigma, clipping, self.client_sampler)
+        return replace(self._federation(sigma, clipping, self.client_sampler), uneven=self._rounded)
 
     def examples(self, sigma: float | Sequence[float], clipping: Grouping) -> FederationFacts:
         """The federation for example-level protection of local steps."""
-        return self._federation(sigma, clipping, self.example_sampler)
+        uneven = self._rounded if self.linear else "a local optimizer that makes no weighted sum of gradients"
+        return replace(self._federation(sigma, clipping, self.example_sampler), uneven=uneven)
+
+    @property
+    def _rounded(self) -> str | None:
+        return None if self.sent_as is None else f"weights sent in {self.sent_as}"
 
     def _federation(self, sigma: float | Sequence[float], clipping: Grouping, sampler: Sampler) -> FederationFacts:
         cohort = self.cohort

@@ -70,6 +70,8 @@ class FederationFacts:
         own_state: whether clients carry something of their own from one round to the next, as SCAFFOLD's control
             variates or what pruning left out; what they send depends on it, which no other client's noise hides.
         holders: the most clients that hold one example; each that takes part releases steps of its own on it.
+        uneven: what makes of each client's noisy step or message something that is no weighted sum, so that noise does
+            not add up over clients, in words; None where nothing does.
     """
 
     sigma: float | Sequence[float]
@@ -84,6 +86,7 @@ class FederationFacts:
     adjacency: Adjacency = "add/remove"
     own_state: bool = False
     holders: int = 1
+    uneven: str | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.clients_per_round <= self.clients:
@@ -154,11 +157,10 @@ def client_views(
         server = View("server", alone, seen)
     else:
         server = View("server", NonPrivate(_RAW), _RAW)
-    if not federation.steady:
-        own = (
-            f"a client that takes part in every round; how many others add noise is random, so only its own counts; "
-            f"{_REPLACED}"
-        )
+    uneven = federation.uneven if noise_at == "client" else None
+    if uneven or not federation.steady:
+        why = f"with {uneven}" if uneven else "how many others add noise is random, so"
+        own = f"a client that takes part in every round; {why} only its own counts; {_REPLACED}"
         return [View("third party", alone, own), server, View("client", alone, own)]
     others = count if noise_at == "receive" else max(count - 1, 1)
     third_event, published = _sampled_clients(federation, each * math.sqrt(count))
@@ -217,7 +219,9 @@ def _why_own_noise_alone(federation: FederationFacts, uneven: str | None) -> str
         return "with several local steps"
     if federation.own_state:
         return "with control variates"
-    return uneven if federation.steady else "with a random number of clients"
+    if not federation.steady:
+        return "with a random number of clients"
+    return f"with {federation.uneven}" if federation.uneven else uneven
 
 
 def _client_rate(federation: FederationFacts, inside: bool) -> float:

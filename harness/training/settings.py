@@ -335,6 +335,7 @@ class TrainSettings(BaseModel):
         return PrivacyFacts(
             self.cohort(rounds), len(layout.sizes), client_sampler, _BATCH_SAMPLERS[self.batch_sampling], rate,
             self.delta, layout.total, self.has_variates, self.rounds, holders, len(layout.scalars),
+            self.local_optimizer.is_linear,
         )  # fmt: skip
 
     def build_defense(self) -> Defense:

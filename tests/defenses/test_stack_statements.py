@@ -53,7 +53,7 @@ def test_what_comes_after_is_post_processing_but_noise_no_longer_adds_up() -> No
 def test_otherwise_nothing_holds_and_the_reason_is_told(name: str, settings: dict[str, Any], reason: str) -> None:
     statements = statements_of(name, settings)
     assert {one.guarantee for one in statements} == {"none"}
-    assert {one.epsilon for one in statements} == {None}
+    assert {(one.epsilon, one.mu, one.told_apart, one.conversion) for one in statements} == {(None,) * 4}
     assert any(reason in one.notes for one in statements)
 
 

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from harness.base.building import build
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout
+from harness.defenses import DEFENSES, Cohort, PrivacyFacts
 from harness.evaluation.report_cell import described
 from harness.experiment import AS_CAPTURED, cell_settings
 from harness.judging.judgement import stated
@@ -17,6 +19,7 @@ from harness.privacy import GaussianRelease, NonPrivate, compose, make_accountan
 from harness.privacy.account import spent
 from harness.privacy.pld import gaussian_epsilon
 from harness.results import CellResult
+from harness.training import train_settings
 
 CLAIMED = GaussianRelease(6.0, 0.01, "poisson", count=10_000)
 ACTUAL = GaussianRelease(6 / math.sqrt(3), 0.01, "poisson", count=10_000)
@@ -137,6 +140,37 @@ def test_passes_over_a_clients_own_examples_are_not_accounted_for_as_poisson_sam
         assert server.epsilon == pytest.approx(gaussian_epsilon(math.sqrt(releases) / 2, 1e-5), rel=1e-9)
     if sampler == "without-replacement":
         assert server.adjacency == "replace"
+
+
+@pytest.mark.parametrize(
+    ("changes", "counted"),
+    [
+        ({}, 10), ({"optimizer": "sgd:momentum=0.9"}, 10), ({"optimizer": "adam"}, 1),
+        ({"optimizer": "sgd:clip_grad_norm=1.0"}, 1), ({"sent_as": "bfloat16"}, 1),
+    ],
+)  # fmt: skip
+def test_noise_adds_up_over_clients_only_in_weighted_sums_of_gradients(changes: dict[str, Any], counted: int) -> None:
+    one_step = {"clients": 10, "clients_per_round": 10, "local_steps": 1, "steps_per_round": 1, **AS_IT_IS}
+    settings = cell_settings(**CELL | one_step | changes)
+    third, server, _ = settings.build_defense().statements(described(settings, LAYOUT))
+    assert server.mu == pytest.approx(math.sqrt(20) / 2) and third.mu == pytest.approx(server.mu / counted**0.5)
+    trained = train_settings(
+        defense="fed_cdp", clients=10, clients_per_round=10, local_steps=1, examples=5, rounds=20,
+        defense_args=CELL["defense_args"], optimizer=changes.get("optimizer", "sgd"),
+    )  # fmt: skip
+    facts = replace(trained.facts(LAYOUT, 20), sent_as=changes.get("sent_as"))
+    assert trained.build_defense().statements(facts)[0].mu == pytest.approx(third.mu)
+
+
+@pytest.mark.parametrize("defense", ["quantile", "flower:ClientSideFixedClipping", "tff:gaussian_fixed"])
+def test_what_clients_clipped_may_be_longer_once_it_is_rounded(defense: str) -> None:
+    """Every number may double: one just above half a step of the grid becomes the whole step."""
+    facts = PrivacyFacts(Cohort(clients=20, clients_per_round=20, rounds=3), 2, "none", parameters=9, scalars=0)
+    made = build(DEFENSES, defense, {})
+    assert any(one.epsilon for one in made.statements(facts))
+    rounded = made.statements(replace(facts, sent_as="float16"))
+    assert {one.guarantee for one in rounded} == {"none"} and "may lengthen" in rounded[0].notes
+    assert {(one.epsilon, one.told_apart) for one in rounded} == {(None, None)}
 
 
 #: facts of a capture of 5 steps of batches of 8; the sampler of the statement, and the releases or the rate

@@ -3,8 +3,10 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from scipy.special import log_ndtr
+from scipy.special import log_ndtr, ndtr
+from scipy.stats import binom
 
 from harness.base.errors import UsageError
 from harness.privacy import (
@@ -26,7 +28,7 @@ from harness.privacy import (
 )
 from harness.privacy.events import ledger
 from harness.privacy.mechanism import gaussian_step
-from harness.privacy.pld import gaussian_epsilon
+from harness.privacy.pld import gaussian_delta, gaussian_epsilon
 
 NUMBERS = {"clients": 100, "clients_per_round": 25, "rounds": 8}
 
@@ -163,6 +165,24 @@ def test_noise_that_may_not_be_there_does_not_count() -> None:
     assert only(events(client_views(loose, "receive", "share"))["third party"]).sigma == pytest.approx(3 / 5)
     # Noise on the sum at the server is there whoever comes.
     assert seen(only(events(client_views(loose))["third party"])) == (6.0, 0.25, "poisson", 8)
+
+
+def test_what_is_no_weighted_sum_is_hidden_by_own_noise_alone() -> None:
+    """Adam's first step is about a sign. Of five clients four send +1 in most rounds, which hides nothing."""
+    steady = FederationFacts(2.0, 1, clients=5, clients_per_round=5, client_sampler="none", adjacency="replace")
+    uneven = replace(steady, uneven="an optimizer of its own")
+    others = binom.pmf(range(5), 4, ndtr(4 / 2))  # four examples at the bound each, noise of twice the bound
+    there, absent = (np.convolve(others, [1 - up, up]) for up in (ndtr(1 / 2), 0.5))
+    shown = np.maximum(there - absent, 0).sum()
+    summed, alone = (
+        gaussian_delta(1 / (2 * only(events(example_views(facts))["third party"]).sigma), 0.0)
+        for facts in (steady, uneven)
+    )  # for adding one: half of replacing
+    assert summed == pytest.approx(0.089, abs=1e-3) and alone == pytest.approx(0.197, abs=1e-3)
+    assert summed < 0.17 < shown < alone
+    assert [view.event for view in example_views(uneven)][::2] == [example_views(steady)[1].event] * 2
+    sent, received = (events(client_views(uneven, place))["third party"] for place in ("client", "receive"))
+    assert only(sent).sigma == 1.0 and only(received).sigma == pytest.approx(math.sqrt(5))
 
 
 def test_one_client_alone_is_the_plain_accountant() -> None:
