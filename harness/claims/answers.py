@@ -236,7 +236,7 @@ class Answer:
                     line, relation=relation, rounds=count, claimed=claimed, judged=relation == judged,
                     why=line.why + (bound.words() if drawn else ""), mu=None if drawn or lost else whole_mu,
                     delta_at_claim=gaussian_delta(whole_mu, claimed or 0.0) if exact else None,
-                    conversion=SAMPLES if drawn else EXACT,
+                    conversion=SAMPLES if drawn else EXACT, sampler="without-replacement" if drawn else line.sampler,
                 )  # fmt: skip
                 self.lines.append(one.filled(bound.least))
 

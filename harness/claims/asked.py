@@ -135,12 +135,13 @@ def _lax(answer: Answer, facts: Facts) -> list[str]:
 
 
 def _by_adjacency(line: Line, answer: Answer) -> dict[str, float | None]:
-    """Return what is proven for each relation of two neighbors, of the same view, unit, rounds, delta and sampling."""
+    """Return what is proven for each relation of two neighbors, of the same view, unit, rounds and delta, and as far as
+    it rests on Poisson samples, which another line does without."""
     return {one.relation: _finite(one.epsilon) for one in answer.proven if _same(one) == _same(line)}
 
 
 def _same(line: Line) -> tuple[Any, ...]:
-    return line.view, line.unit, line.rounds, line.delta, line.sampler
+    return line.view, line.unit, line.rounds, line.delta, line.sampler == "poisson"
 
 
 def _at_claim(line: Any) -> float | None:

@@ -168,6 +168,10 @@ def test_a_row_of_json_is_a_statement(line: Harness, text: str) -> None:
         assert fields <= set(row)
         assert (row["epsilon"] is None) == (row["conversion"] is None) == (row["guarantee"] == "none")
         assert (row["conversion"] == EXACT) == (row["mu"] is not None)
+        # What counts samples says so: no statement that does covers several looks at one record.
+        assert row["conversion"] != EXACT or row["sampler"] == "none"
+        assert (row["conversion"] == SAMPLES) == (row["sampler"] == "without-replacement")
+        assert row["epsilon"] is None or row["by_adjacency"].keys() > {"replace"}
         assert row["guarantee"] in GUARANTEES and row["schedule"].startswith("harness " + text.split(" --")[0])
     assert {row["conversion"] for row in found if row["epsilon"] is not None} == CONVERSIONS[text]
 

@@ -14,11 +14,13 @@ from scipy.stats import t as student
 
 from harness.attacks import ATTACKS
 from harness.attacks.intervals import as_written, bounds_of
+from harness.base.building import build
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout, clip
+from harness.defenses import DEFENSES, Cohort, PrivacyFacts
 from harness.evaluation import Run
 from harness.evaluation.observe import Stage
-from harness.evaluation.report_cell import _coarse, limit_of, promised
+from harness.evaluation.report_cell import _coarse, limit_of, of_cell, promised
 from harness.evaluation.rounds_seen import ModelOverRounds, _apart, combined
 from harness.experiment import cell_settings
 from harness.models import RowModel
@@ -319,6 +321,15 @@ def test_an_epsilon_of_sampled_clients_covers_no_rounds_that_all_show_them(
         cell_settings(**CELL | {"defense_args": {"sigma": 3.0}} | given), Layout(("w", "b"), ((2, 3), (2,))), None
     )
     assert {one.covers for one in found if one.guarantee == "sample-DP"} == {covered}
+
+
+@pytest.mark.parametrize(("rounds", "covered"), [(1, True), (2, False)])
+def test_no_more_does_one_of_a_frameworks_filter(rounds: int, covered: bool) -> None:
+    settings = cell_settings(**CELL | {"tap": "T0.agg", "rounds_seen": rounds})
+    run = PrivacyFacts(Cohort(100, 5, 9), 2, "without-replacement", parameters=8, scalars=0)
+    made = build(DEFENSES, "flower:ServerSideFixedClipping", {"noise_multiplier": 2.0}).statements(run)
+    found = [one for one in of_cell(made, settings, "") if one.epsilon is not None]
+    assert {(one.sampler, one.covers) for one in found} == {("without-replacement", covered)}
 
 
 def test_what_a_server_adds_hides_no_round_from_whoever_reads_before(tmp_path: Path) -> None:
