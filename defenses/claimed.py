@@ -71,7 +71,8 @@ class Claimed(Operation):
         return tuple(settings.items()), Facts(
             rounds=cohort.rounds, participations=cohort.rounds,
             clients=cohort.clients if sampled and not accounted else None,
-            per_round=None if accounted else cohort.clients_per_round, weights="equal", server_optimizer="FedAvg",
+            per_round=None if accounted or not facts.counted else cohort.clients_per_round,
+            weights="equal", server_optimizer="FedAvg",
             local_epochs=facts.steps_of_a_record(cohort.steps_per_round), clients_clip=True, numbers=facts.parameters,
             scalars=facts.scalars, version=self.version,
             sampler="poisson" if poisson and sampled else None,

@@ -215,7 +215,9 @@ def toss_statements(mechanism: PoissonBinomial, facts: PrivacyFacts, missing: in
 
 
 def _flaw(facts: PrivacyFacts, mode: str) -> str | None:
-    return SEVERAL_STEPS if facts.cohort.steps_per_round > 1 else _OFF_GRID if mode == "paper" else None
+    if facts.cohort.steps_per_round > 1:
+        return SEVERAL_STEPS
+    return _OFF_GRID if mode == "paper" else f"with {facts.uneven} no sum is known" if facts.uneven else None
 
 
 def _rows(facts: PrivacyFacts, missing: int, costs: _Costs) -> list[Statement]:

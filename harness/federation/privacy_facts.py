@@ -32,6 +32,7 @@ class PrivacyFacts:
         scalars: arrays of what is sent that have no dimension; None where that is not known.
         linear: whether a client's optimizer makes weighted sums of its noisy gradients.
         sent_as: the number format that weights are sent in, where it is coarser than they are; None where not.
+        counted: whether anybody says how many clients take part in a round.
     """
 
     cohort: Cohort
@@ -47,6 +48,7 @@ class PrivacyFacts:
     scalars: int | None = None
     linear: bool = True
     sent_as: str | None = None
+    counted: bool = True
 
     @property
     def planned(self) -> Cohort:
@@ -68,15 +70,18 @@ class PrivacyFacts:
 
     def clients(self, sigma: float | Sequence[float], clipping: Grouping) -> FederationFacts:
         """The federation for client-level protection of updates."""
-        return replace(self._federation(sigma, clipping, self.client_sampler), uneven=self._rounded)
+        return replace(self._federation(sigma, clipping, self.client_sampler), uneven=self.uneven)
 
     def examples(self, sigma: float | Sequence[float], clipping: Grouping) -> FederationFacts:
         """The federation for example-level protection of local steps."""
-        uneven = self._rounded if self.linear else "a local optimizer that makes no weighted sum of gradients"
+        uneven = self.uneven if self.linear else "a local optimizer that makes no weighted sum of gradients"
         return replace(self._federation(sigma, clipping, self.example_sampler), uneven=uneven)
 
     @property
-    def _rounded(self) -> str | None:
+    def uneven(self) -> str | None:
+        """Return why noise of clients' messages does not add up to a known one, in words; None where it does."""
+        if not self.counted:
+            return "a number of clients that nobody says"
         return None if self.sent_as is None else f"weights sent in {self.sent_as}"
 
     def _federation(self, sigma: float | Sequence[float], clipping: Grouping, sampler: Sampler) -> FederationFacts:

@@ -548,7 +548,8 @@ def _stated(group: Group) -> list[Statement]:
     cell, captured, record = group.cell, group.captured, group.captured.record
     counts = sum(one.shape[1] == 1 for one in captured.counted.values())
     facts = described(cell, captured.layout)
-    facts = replace(facts, scalars=len(captured.layout.scalars) + counts)
+    scalars, counted = len(captured.layout.scalars) + counts, record.clients_per_round is not None
+    facts = replace(facts, scalars=scalars, counted=counted)
     if record.expected_batch_size and record.examples:
         rate = min(1.0, record.expected_batch_size / record.examples)
         facts = replace(facts, example_sampler="poisson", rate=rate)

@@ -70,8 +70,8 @@ class FederationFacts:
         own_state: whether clients carry something of their own from one round to the next, as SCAFFOLD's control
             variates or what pruning left out; what they send depends on it, which no other client's noise hides.
         holders: the most clients that hold one example; each that takes part releases steps of its own on it.
-        uneven: what makes of each client's noisy step or message something that is no weighted sum, so that noise does
-            not add up over clients, in words; None where nothing does.
+        uneven: why noise does not add up over clients to a known one, such as an optimizer that makes no weighted sum
+            of noisy steps, in words; None where it does.
     """
 
     sigma: float | Sequence[float]
@@ -157,9 +157,8 @@ def client_views(
         server = View("server", alone, seen)
     else:
         server = View("server", NonPrivate(_RAW), _RAW)
-    uneven = federation.uneven if noise_at == "client" else None
-    if uneven or not federation.steady:
-        why = f"with {uneven}" if uneven else "how many others add noise is random, so"
+    if federation.uneven or not federation.steady:
+        why = f"with {federation.uneven}" if federation.uneven else "how many others add noise is random, so"
         own = f"a client that takes part in every round; {why} only its own counts; {_REPLACED}"
         return [View("third party", alone, own), server, View("client", alone, own)]
     others = count if noise_at == "receive" else max(count - 1, 1)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -162,6 +163,32 @@ def test_noise_adds_up_over_clients_only_in_weighted_sums_of_gradients(changes: 
     assert trained.build_defense().statements(facts)[0].mu == pytest.approx(third.mu)
 
 
+@pytest.mark.parametrize(
+    ("defense", "said", "unsaid"),
+    [
+        (CELL["defense_args"] | {"name": "fed_cdp"}, 0.5 / math.sqrt(10), 0.5),
+        ({"name": "fed_sdp", "sigma": 2.0, "clipping": "whole", "noise_at": "client"}, 1 / math.sqrt(10), 1.0),
+        ({"name": "fed_sdp", "sigma": 2.0, "clipping": "whole", "noise_at": "receive"}, 1 / math.sqrt(10), 1.0),
+        ({"name": "fed_sdp", "sigma": 2.0, "clipping": "whole"}, 0.5, 0.5),
+        # Made for four clients: of ten, each has less weight in the mean.
+        ({"name": "flower:ServerSideFixedClipping", "noise_multiplier": 1.0, "num_sampled_clients": 4}, 0.8, 2.0),
+    ],
+)
+def test_noise_of_clients_that_a_capture_does_not_count_hides_nobody(
+    defense: dict[str, Any], said: float, unsaid: float
+) -> None:
+    name, arguments = defense["name"], {key: value for key, value in defense.items() if key != "name"}
+    given = {"defense": name, "defense_args": arguments, "local_steps": 1, "clients_per_round": 10}
+    cell = cell_settings(**CELL | AS_IT_IS | given)
+    found = []
+    for count in (10, None):
+        record = SimpleNamespace(examples=None, epochs=None, expected_batch_size=None, clients_per_round=count)
+        captured = SimpleNamespace(record=record, layout=LAYOUT, counted={}, running={})
+        group: Any = SimpleNamespace(cell=cell, captured=captured)
+        found.append(next(one.mu for one in stated([group], []) if one.view == "third party"))
+    assert np.array(found) / math.sqrt(20) == pytest.approx([said, unsaid])
+
+
 @pytest.mark.parametrize("defense", ["quantile", "flower:ClientSideFixedClipping", "tff:gaussian_fixed"])
 def test_what_clients_clipped_may_be_longer_once_it_is_rounded(defense: str) -> None:
     """Every number may double: one just above half a step of the grid becomes the whole step."""
@@ -187,7 +214,8 @@ CAPTURES: dict[str, tuple[dict[str, Any], str, float]] = {
 @pytest.mark.parametrize("travelling", [False, True])
 def test_what_is_stated_of_captured_clients_follows_their_record(facts: str, travelling: bool) -> None:
     known, sampler, cost = CAPTURES[facts]
-    record = SimpleNamespace(**{"examples": None, "epochs": None, "expected_batch_size": None} | known)
+    unsaid = {"examples": None, "epochs": None, "expected_batch_size": None, "clients_per_round": None}
+    record = SimpleNamespace(**unsaid | known)
     running = {"layer": torch.zeros(1)} if travelling else {}
     captured = SimpleNamespace(record=record, layout=LAYOUT, counted={}, running=running)
     cell = cell_settings(**CELL | AS_IT_IS | {"local_steps": 5})
