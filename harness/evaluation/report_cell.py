@@ -16,6 +16,7 @@ from harness.evaluation.scores import Scored, Scores
 from harness.experiment import AS_CAPTURED, CellSettings
 from harness.federation.defense import FixedNoise
 from harness.federation.knowledge import limit_at
+from harness.federation.ordering import LENGTHENED, clips_before_sending
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Hook, Tap
 from harness.models import RowModel
@@ -253,6 +254,9 @@ def limit_of(settings: CellSettings, scene: Scene) -> Limit | NoLimit:
         return NoLimit(uncovered)
     if any(len(row.unique()) < len(row) for row in indices):
         return NoLimit(_TWICE)
+    operations = [one for _, one in settings.build_defense().flow()]
+    if settings.sent_as and Hook.AGGREGATE in settings.tap.noised_by and clips_before_sending(operations):
+        return NoLimit(LENGTHENED.format(settings.sent_as))
     limit = _of_rounds(settings, scene)
     if isinstance(limit, NoLimit) or settings.weights is None:
         return limit

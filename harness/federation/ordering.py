@@ -29,6 +29,7 @@ Place = tuple[int, int]  # position of the point in a round, position in the lis
 _ORDER = {point: number for number, point in enumerate(Point)}
 _EACH_EXAMPLE = (Point.INPUTS, Point.EXAMPLES)
 NOTHING = "nothing is clipped and no calibrated noise is added, so no epsilon exists"
+LENGTHENED = "rounding to {} may lengthen what clients clipped, and the noise is made for their bound"
 _TOO_EARLY = "the noise comes before the clip that scales it, so nothing bounds what it hides"
 
 
@@ -111,9 +112,9 @@ class Claim:
             return states_nothing(_TOO_EARLY)
         stated = (one.statements(facts) for one in reversed(self.operations))
         made = next((own for own in stated if own is not None), states_nothing(NOTHING))
-        if facts.sent_as is None or not self._clipped_before_it_is_sent:
+        if facts.sent_as is None or not clips_before_sending(self.operations):
             return made
-        reason = f"rounding to {facts.sent_as} may lengthen what clients clipped, and the noise is made for their bound"
+        reason = LENGTHENED.format(facts.sent_as)
         return [one if one.guarantee == "none" else without_guarantee(one, reason) for one in made]
 
     @property
@@ -126,17 +127,15 @@ class Claim:
         )
 
     @property
-    def _clipped_before_it_is_sent(self) -> bool:
-        """Return whether clients clip what noise is added to after they sent it."""
-        clip, noise = (
-            [_ORDER[one.at] for one in self.operations if getattr(one, kind)] for kind in ("clips", "noises")
-        )
-        return _ORDER[Point.MESSAGE] in clip and max(noise, default=0) > _ORDER[Point.MESSAGE]
-
-    @property
     def keeps(self) -> bool:
         """Return whether clients remember something of it."""
         return any(one.clients_remember() for one in self.operations)
+
+
+def clips_before_sending(operations: Sequence[Operation]) -> bool:
+    """Return whether clients clip what noise is added to after they sent it."""
+    later = any(one.noises and _ORDER[one.at] > _ORDER[Point.MESSAGE] for one in operations)
+    return later and any(one.clips and one.at is Point.MESSAGE for one in operations)
 
 
 def claims_of(flow: Flow, parts: Sequence[str]) -> list[Claim]:

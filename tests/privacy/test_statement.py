@@ -13,10 +13,19 @@ from harness.base.building import build
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout
 from harness.defenses import DEFENSES, Cohort, PrivacyFacts
-from harness.evaluation.report_cell import described
+from harness.evaluation.report_cell import described, limit_of
 from harness.experiment import AS_CAPTURED, cell_settings
 from harness.judging.judgement import stated
-from harness.privacy import GaussianRelease, NonPrivate, compose, make_accountant, make_statement, valid_epsilon
+from harness.models import RowModel
+from harness.privacy import (
+    GaussianRelease,
+    NoLimit,
+    NonPrivate,
+    compose,
+    make_accountant,
+    make_statement,
+    valid_epsilon,
+)
 from harness.privacy.account import spent
 from harness.privacy.pld import gaussian_epsilon
 from harness.results import CellResult
@@ -198,6 +207,14 @@ def test_what_clients_clipped_may_be_longer_once_it_is_rounded(defense: str) -> 
     rounded = made.statements(replace(facts, sent_as="float16"))
     assert {one.guarantee for one in rounded} == {"none"} and "may lengthen" in rounded[0].notes
     assert {(one.epsilon, one.told_apart) for one in rounded} == {(None, None)}
+    for tap in ("T1.out", "T0.agg"):
+        cell = cell_settings(**CELL | {"defense": defense, "defense_args": {}, "tap": tap, "sent_as": "float16"})
+        scene: Any = SimpleNamespace(
+            uncovered=None, observation=SimpleNamespace(model=RowModel("logistic", (1, 8, 8), 10), noise=None),
+            truth=SimpleNamespace(indices=torch.arange(8)[None]),
+        )  # fmt: skip
+        limit = limit_of(cell, scene)
+        assert isinstance(limit, NoLimit) and ("may lengthen" in limit.reason) == (tap == "T0.agg")
 
 
 #: facts of a capture of 5 steps of batches of 8; the sampler of the statement, and the releases or the rate
