@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from functools import wraps
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 
 from pydantic import ValidationError, validate_call
 
-from harness.base.errors import UsageError
+from harness.base.errors import UsageError, as_setting
 from harness.base.ranges import is_boolean
 from harness.base.registry import Registry
 
@@ -125,6 +126,7 @@ _IN_PYTHON = {
     "surface": "tap", "seed": "seeds", "keep_rounds": "keep", "training": "weights", "defense_arg": "defense_args",
     "attack_arg": "attack_args",
 }  # fmt: skip
+_OPTION = re.compile(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?![\w-])")
 
 
 def typed(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
@@ -148,8 +150,12 @@ def typed(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
         try:
             given = arguments(**first, **kwargs)
         except ValidationError as error:
-            raise UsageError(_wrong_argument(error)) from error
-        return function(**given)  # type: ignore[call-arg]
+            raise UsageError(_wrong_argument(error, kwargs)) from error
+        try:
+            return function(**given)  # type: ignore[call-arg]
+        except UsageError as error:
+            error.args = (_OPTION.sub(lambda one: _in_python(one[0]), str(error)),)
+            raise
 
     return checked
 
@@ -157,6 +163,11 @@ def typed(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
 def _is_number(kind: Any) -> bool:
     """Return whether an annotation takes numbers, or lists of them."""
     return kind in (int, float) or any(map(_is_number, get_args(kind)))
+
+
+def _in_python(option: str) -> str:
+    name = as_setting(option)
+    return option if _IN_PYTHON.get(name) == "weights" else _IN_PYTHON.get(name, name)
 
 
 def require_known(names: Iterable[str], known: Collection[str]) -> None:
@@ -168,8 +179,12 @@ def require_known(names: Iterable[str], known: Collection[str]) -> None:
         raise UsageError(f"there is no setting {name!r} in Python; {hint}")
 
 
-def _wrong_argument(error: ValidationError) -> str:
+def _wrong_argument(error: ValidationError, named: Collection[str]) -> str:
     first = error.errors(include_url=False, include_context=False)[0]
+    if first["type"].startswith("missing"):
+        name = str(first["loc"][0])
+        near = difflib.get_close_matches(name, named, n=1)
+        return f"there is no setting {near[0]!r}; did you mean {name!r}?" if near else f"{name} is missing; give it"
     return f"{first['loc'][0]}: {first['msg']}, got {_shown(first['input'])}"
 
 

@@ -2,8 +2,10 @@
 
 import errno
 import json
+import re
 import sysconfig
 import traceback
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -22,6 +24,33 @@ class OutputError(UsageError):
 def in_one_line(error: BaseException) -> str:
     """Return what went wrong in somebody else's code, short enough to stand in a message."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")[:200]
+
+
+def as_written(message: str, names: Mapping[str, str]) -> str:
+    """A message in which each setting has the name that its reader writes.
+
+    Args:
+        names: this name of each setting, such as ``--batch-size`` of ``batch_size``. A setting is recognised as an
+            option, in front of a colon, behind a verb of advice, or by its underscore.
+    """
+    some = "|".join(sorted(names, key=len, reverse=True)) or "(?!)"
+    forms = (
+        rf"(?<![\w-])--(?:{some.replace('_', '-')})(?![\w-])",
+        rf"^(?:{some})(?=: )",
+        rf"(?<=\braise |\blower |\bleave )(?:{some})(?:(?:, | or )(?:{some}))*(?![\w-])",
+        rf"(?<=\bgive )(?:{some})(?=[,;]|$)",
+        rf"(?<![\w.'\"/=-])(?=[a-z]+_)(?:{some})(?![\w.(/'\"=-]| =)",
+    )
+    return re.sub(
+        "|".join(forms),
+        lambda found: re.sub(r"[\w-]+", lambda one: names.get(as_setting(one[0]), one[0]), found[0]),
+        message,
+    )
+
+
+def as_setting(option: str) -> str:
+    """The name of a setting in Python, of its option: ``batch_size`` of ``--batch-size``."""
+    return option.removeprefix("--").replace("-", "_")
 
 
 def printable(message: str) -> str:

@@ -15,7 +15,16 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from harness.base.errors import UsageError, in_one_line, lacks_files, lacks_memory, lacks_room, own_place, printable
+from harness.base.errors import (
+    UsageError,
+    as_written,
+    in_one_line,
+    lacks_files,
+    lacks_memory,
+    lacks_room,
+    own_place,
+    printable,
+)
 from harness.base.version import __version__
 from harness.cli import STOPPED, Unwritable
 from harness.cli.sketch import NotSketched, sketch
@@ -155,7 +164,7 @@ def run(arguments: list[str]) -> int:
     except typer.Exit as end:
         return end.exit_code
     except UsageError as error:
-        return _say(str(error))
+        return _say(as_written(str(error), _options_by_setting(arguments)))
     except _REFUSED as error:
         message = _REPEATED.sub(r"\1", error.format_message().replace("Value error, ", ""))
         asked = getattr(error, "ctx", None)
@@ -168,6 +177,17 @@ def run(arguments: list[str]) -> int:
         if isinstance(error.__context__, BrokenPipeError):  # as rich says it
             raise error.__context__ from None
         return _fault(error)
+
+
+def _options_by_setting(arguments: list[str]) -> dict[str, str]:
+    """Options of the command that is run, by the names of its parameters."""
+    command: Any = _whole_command()
+    for word in arguments:
+        if isinstance(command, TyperGroup):
+            command = getattr(command, "imported", command.commands).get(word, command)
+    if isinstance(command, TyperGroup):
+        return {}
+    return {one.name: one.opts[0] for one in command.params if one.name and one.opts[0].startswith("--")}
 
 
 def _refuse_empty(arguments: list[str]) -> None:

@@ -8,7 +8,8 @@ import difflib
 import shlex
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ import typer
 from harness.attacks import ATTACKS, SUITES, suites
 from harness.base.building import parse_assignments
 from harness.base.devices import choose_device
-from harness.base.errors import UsageError, in_one_line
+from harness.base.errors import UsageError, as_setting, as_written, in_one_line
 from harness.base.kinds import plural
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.console import display
@@ -320,7 +321,8 @@ def evaluate_command(
     require_one_way(shard, jobs, cluster, cluster_arg)
     where = device_there(device, cluster, cluster_arg or []) if cluster else choose_device(device)
     grids = merge(given, preset, config)
-    cells, settles = [cell for options in grids for cell in cells_from(options, where)], not _whole(grids)
+    with _named_as_in(config, given):
+        cells, settles = [cell for options in grids for cell in cells_from(options, where)], not _whole(grids)
     if cluster and threads is None:
         threads = 1
     # Of a shard or a cluster's tasks, processes are started by others.
@@ -363,6 +365,18 @@ def _cell_by_cell(
         engine = everyone.attack
         run = Run(job.data_root, folder, job.chunk, resume, draw, stage=stage, engine=engine, settles=job.settles)
         return evaluate(cells, run)
+
+
+@contextmanager
+def _named_as_in(config: Path | None, given: Mapping[str, Any]) -> Iterator[None]:
+    """Tell a mistake in a configuration file by the file and the name that stands there."""
+    try:
+        yield
+    except UsageError as error:
+        names = read_options(config) if config else {}
+        there = (name for name in names if given.get(as_setting(name)) in (None, [], ()))
+        told = {as_setting(name): f"{name!r} in {str(config)!r}" for name in there}
+        raise UsageError(as_written(str(error), told)) from error
 
 
 def _whole(grids: Sequence[Mapping[str, Any]]) -> bool:

@@ -43,7 +43,17 @@ MISTAKES = {
     "chunk": (lambda: harness.evaluate(defense="none", chunk=0), "chunk must be at least 1"),
     "setting": (lambda: harness.evaluate(defense="none", victms=3), "victms"),
     "training": (lambda: harness.train(rounds=0), "rounds"),
-    "account": (lambda: harness.account(sigma=6), "add --steps"),
+    "account": (lambda: harness.account(sigma=6), "add steps"),
+    "nothing for an option": (
+        lambda: harness.evaluate(defense="none", attack="imprint", adversary="honest"),
+        "use adversary tampering",
+    ),
+    "a round of no training": (
+        lambda: harness.evaluate(defense="none", round=5),
+        "with --training, or a file with weights",
+    ),
+    "a needed name": (lambda: harness.evaluate(defence="none"), "no setting 'defence'; did you mean 'defense'"),
+    "nothing needed": (lambda: harness.load(), "folder is missing"),
     "no cell": (lambda: evaluate_cells([], None), "no cell to evaluate"),
     "none of many": (lambda: harness.evaluate(defense=[]), "no cell to evaluate"),
     "an option's name": (lambda: harness.evaluate(defense="none", surface=2), "'surface' in Python; use 'tap'"),
