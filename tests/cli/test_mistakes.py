@@ -167,7 +167,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
         EVALUATE + "--local-steps 9 --steps-per-round 2",
         "raise --steps-per-round, or lower --local-steps",
     ),
-    "clients of a training": ("train --clients 5", "lower --clients-per-round"),
+    "clients a round of a training": ("train --clients 5", "lower --clients-per-round"),
     "epochs of nobody's examples": ("train --epochs 2", "give --examples, at least as many as --batch-size"),
     "rounds of a frontier": ("frontier --rounds 0", "--rounds: Input should be"),
     "batches in a config": ("evaluate --config batches.toml", "'batch-size' in 'batches.toml' takes whole numbers"),
