@@ -42,7 +42,8 @@ def _by_defense(document: ResultDocument) -> list[Text]:
     found: dict[tuple[str, ...], list[str]] = {}
     for row in document.summary:
         on = f" on {columns.setting(row)}" if len(settings) > 1 else ""
-        name = " ".join(filter(None, (text.safe(row.defense, 40), text.arguments(row.defense, row.defense_args))))
+        defense = "no defense (none)" if row.defense == "none" else text.safe(row.defense, 40)
+        name = " ".join(filter(None, (defense, text.arguments(row.defense, row.defense_args))))
         same = (row.shown, name + on, _reached(row, _strongest(row, cells)), columns.circumstances(row))
         found.setdefault(same, []).append(columns.surface(row))
     lines = []
@@ -55,7 +56,8 @@ def _by_defense(document: ResultDocument) -> list[Text]:
 
 def _strongest(row: SummaryRow, cells: dict[str, CellResult]) -> CellResult | None:
     standing: Iterable = (one for one in row.attacks if one.attack == row.strongest)
-    return next((cells[one.cell] for one in standing if one.cell in cells), None)
+    found = [cells[one.cell] for one in standing if one.cell in cells]
+    return min(found, key=lambda cell: cell.verdict != row.verdict, default=None)
 
 
 def _reached(row: SummaryRow, cell: CellResult | None) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T", bound="DataclassInstance")
+_LONG_NUMBER = re.compile(r"0\.0{5,}\d+")
 
 
 def build(registry: Registry[type[T]], name: str, arguments: Mapping[str, Any]) -> T:
@@ -59,7 +60,7 @@ def _build_parts(
 def one_line(error: ValidationError) -> str:
     """The first complaint of a pydantic error as one line naming the setting."""
     first = error.errors()[0]
-    message = first["msg"].removeprefix("Value error, ")
+    message = _LONG_NUMBER.sub(lambda one: f"{float(one[0]):g}", first["msg"].removeprefix("Value error, "))
     where = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("constrained", "function")))
     given = "" if isinstance(first["input"], (dict, list)) or not where else f", got {first['input']!r}"
     return f"{where}: {message}{given}" if where and not where.startswith("ArgsKwargs") else message

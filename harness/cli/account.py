@@ -2,6 +2,7 @@
 
 import json
 import sys
+from inspect import unwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -106,7 +107,7 @@ def account_command(
         return DONE
     if direction is not None:
         raise UsageError("--direction belongs to Bayesian accounting; add --training FOLDER, or leave it out")
-    document = account(
+    document = unwrap(account)(
         sigma=sigma, sampling_rate=sampling_rate, steps=steps, delta=delta,
         accountant=None if accountant is None else split_lists(accountant), conversion=conversion, orders=orders,
         formula=formula, e0=e0, sampler=sampler, adjacency=adjacency, layers=layers, clients=clients,

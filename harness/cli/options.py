@@ -25,6 +25,8 @@ Command = Callable[..., int]
 
 _MOST_JOBS = 1024
 _LONGEST_LINE = 300
+#: Characters of an entry for which its column is as wide as one of sentences.
+_WIDE = 40
 
 
 def at_least_one(option: typer.CallbackParam, value: int) -> int:
@@ -242,7 +244,10 @@ def _write_output(output: Path, command: str, copied: "Sequence[Printed]") -> No
 
     parts = [
         part if isinstance(part, str) else Table(
-            "table", part[0], tuple(map(Head, part[1], part[2])),
+            "table", part[0], tuple(
+                Head(title, number, wide=any(len(row[place]) > _WIDE for row in part[3]))
+                for place, (title, number) in enumerate(zip(part[1], part[2], strict=True))
+            ),
             tuple(tuple(Value("; ".join(entry.splitlines())) for entry in row) for row in part[3]),
         )
         for part in copied

@@ -53,7 +53,7 @@ def report_command(
         for line in (*run.told, *run.unproven):
             note(f"{run.name}: {line}")
         for reason in run.left_out:
-            note(f"left out of {run.name}: {reason}")
+            note(f"left out: {run.name}: {reason}")
     note(str(place))
     return DONE
 

@@ -82,7 +82,12 @@ def _contrast(a: Sequence[GateCell], b: Sequence[GateCell], apart: _Apart) -> tu
             "--defense X,Y"
         )
     known = {id(cell) for pair in met for cell in pair}
-    alone = [cell.title for cell in (*a, *b) if id(cell) not in known and not cell.settled_by]
+    alone = [
+        f"{cell.title} (in {name})"
+        for name, cells in (("A", a), ("B", b))
+        for cell in cells
+        if id(cell) not in known and not cell.settled_by
+    ]
     return [contrast(*pair) for pair in pairs], alone
 
 

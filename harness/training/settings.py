@@ -231,7 +231,7 @@ class TrainSettings(BaseModel):
         except UsageError as problem:
             raise ValueError(str(problem)) from problem
         examples, batch = found.get("examples"), found.get("batch_size", usual["batch_size"])
-        if isinstance(epochs := found.get("epochs"), int) and "local_steps" not in told:
+        if isinstance(epochs := found.get("epochs"), int) and epochs > 0 and "local_steps" not in told:
             if not isinstance(examples, int) or not isinstance(batch, int) or not 0 < batch <= examples:
                 raise ValueError(
                     "epochs are passes over a client's examples; give examples, at least as many as batch_size"
@@ -289,7 +289,8 @@ class TrainSettings(BaseModel):
         if (self.split == "dirichlet" and self.level <= 0) or (
             self.split in ("similarity", "sorted") and self.level > 1
         ):
-            raise ValueError(f"level {self.level:g} does not fit --split {self.split}; give more than 0, or 0 to 1")
+            fits = "more than 0" if self.split == "dirichlet" else "0 to 1"
+            raise ValueError(f"--level {self.level:g} does not fit --split {self.split}; give {fits}")
         return self
 
     @property

@@ -42,7 +42,7 @@ def read_runs(paths: Sequence[Path]) -> list[RunData]:
             "give folders that harness evaluate, judge or train wrote"
         )
     for path in missing:
-        runs[0].skip(f"{path} is no folder of a run")
+        runs[0].skip(f"{path}, named beside it, is no folder of a run")
     return runs
 
 

@@ -70,7 +70,7 @@ def test_what_is_left_out_is_said(grid: list[Path], tmp_path: Path, capsys: pyte
     (tmp_path / "bad" / "training.json").write_text("{")
     out = tmp_path / "report.html"
     assert run(["report", str(grid[0]), str(tmp_path / "bad"), "--out", str(out)]) == 0
-    assert "left out of bad: training.json is not complete JSON" in capsys.readouterr().err
+    assert "left out: bad: training.json is not complete JSON" in capsys.readouterr().err
     assert "training.json is not complete JSON" in out.read_text()
 
 
