@@ -57,7 +57,7 @@ def _by_defense(document: ResultDocument) -> list[Text]:
 def _strongest(row: SummaryRow, cells: dict[str, CellResult]) -> CellResult | None:
     standing: Iterable = (one for one in row.attacks if one.attack == row.strongest)
     found = [cells[one.cell] for one in standing if one.cell in cells]
-    return min(found, key=lambda cell: cell.verdict != row.verdict, default=None)
+    return min(found, key=lambda cell: cell.verdict_alone != row.verdict, default=None)
 
 
 def _reached(row: SummaryRow, cell: CellResult | None) -> str:

@@ -134,7 +134,10 @@ def _chosen(rows: list[Row], unit: str | None, relation: str | None) -> list[Row
     return shown
 
 
-_TELLS = "TPR: the most that any membership inference attack reaches at 1% false positives; d: delta"
+_TELLS = (
+    "acts: s2 on a local step, s1 on the sent update, s0 at the server; d: delta; mu: exact (Gaussian DP); TPR: the "
+    "most that any membership inference attack reaches at 1% false positives"
+)
 
 
 def _print(rows: list[Row], unknown: list[str], as_json: bool) -> None:

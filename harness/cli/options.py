@@ -25,8 +25,8 @@ Command = Callable[..., int]
 
 _MOST_JOBS = 1024
 _LONGEST_LINE = 300
-#: Characters of an entry for which its column is as wide as one of sentences.
-_WIDE = 40
+#: Characters of an entry above which its column is as wide as one of sentences, and of long ones.
+_WIDE, _LONG = 40, 160
 
 
 def at_least_one(option: typer.CallbackParam, value: int) -> int:
@@ -245,8 +245,9 @@ def _write_output(output: Path, command: str, copied: "Sequence[Printed]") -> No
     parts = [
         part if isinstance(part, str) else Table(
             "table", part[0], tuple(
-                Head(title, number, wide=any(len(row[place]) > _WIDE for row in part[3]))
+                Head(title, number, wide=_WIDE < longest <= _LONG, long=longest > _LONG)
                 for place, (title, number) in enumerate(zip(part[1], part[2], strict=True))
+                for longest in [max((len(row[place]) for row in part[3]), default=0)]
             ),
             tuple(tuple(Value("; ".join(entry.splitlines())) for entry in row) for row in part[3]),
         )

@@ -108,7 +108,7 @@ def _strongest_cell(known: Mapping[str, CellResult], row: SummaryRow) -> CellRes
     found = [known.get(standing.cell or "") for standing in order]
     possible = [cell for cell in found if cell is not None and cell.not_applicable_reason is None]
     # An attack that ran twice, the second time with labels known, has two cells.
-    said = [cell for cell in possible if cell.attack == row.strongest and cell.verdict == row.verdict]
+    said = [cell for cell in possible if cell.attack == row.strongest and cell.verdict_alone == row.verdict]
     return next(iter([*said, *possible]), None)
 
 

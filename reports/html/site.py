@@ -218,7 +218,7 @@ _VIEW_HEADS = (
     Head("run", choice=True), Head("written"), Head("verdict", choice=True), Head("defense", choice=True),
     Head("surface", choice=True), Head("strongest attack", choice=True), Head("success [95%]", number=True),
     Head("history"), Head("setting", choice=True, wide=True), Head("suite", choice=True), Head("version", choice=True),
-    Head("why", wide=True),
+    Head("why", long=True),
 )  # fmt: skip
 
 

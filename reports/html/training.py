@@ -41,7 +41,7 @@ def training_table(runs: Sequence[RunData]) -> Table:
         Head("seconds", number=True),
     )  # fmt: skip
     rows = [_training(run, run.training) for run in runs if run.training is not None]
-    return make("training", "Accuracy and epsilon of training runs", titles, rows)
+    return make("training", "Accuracy and epsilon of training runs", titles, rows, _AGAINST)
 
 
 def _training(run: RunData, document: TrainDocument) -> tuple[Value, ...]:
@@ -94,11 +94,15 @@ def spaced(rounds: list) -> list:
 
 # Figure: what a defense costs in accuracy, what it promises, and whether it leaked, in one plane.
 
+_AGAINST = (
+    "An epsilon is the one against a third party if there is one; the table What is promised has the server's and the "
+    "other clients'."
+)
 NOTE = (
     "Each training run is a point: its accuracy against its epsilon. Filled: recomputed for what ran; hollow: as the "
     "paper's convention claims it; the column on the right has no epsilon at all. Shaded: above 10, which promises "
-    "nothing. Colour and sign say what the strongest attack did to the same defense on the same dataset, the worst "
-    "place counting."
+    f"nothing. {_AGAINST} Colour and sign say what the strongest attack did to the same defense on the same dataset, "
+    "the worst place counting."
 )
 _FALLBACK = "#7a828c"
 

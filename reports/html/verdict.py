@@ -144,6 +144,8 @@ def verdict(runs: Sequence[RunData], places: Sequence[Decided]) -> Overview:
         notes.append(counted.words)
     judged = [Line(kind, words) for run in runs if run.judged for kind, words in run.judged.headline]
     lines = judged + (_headline(places) if places or not judged else [])
+    if judged:  # what a check finds in order does not stand above a leak
+        lines.sort(key=lambda line: {"invalid": 0, "leaks": 0, "resilient": 2}.get(line.kind, 1))
     return Overview(tuple(lines), tried(places) if places else "", tuple(notes), tuple(warnings))
 
 
