@@ -1,6 +1,6 @@
 """Columns of the results table: what a row says about a cell."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -149,6 +149,12 @@ def unrun(cell: CellResult) -> str:
     if cell.settled_by is not None:
         return "skipped"
     return "not whole" if (cell.not_applicable_reason or "").startswith(IN_PART) else "not run"
+
+
+def strongest(row: SummaryRow, cells: Mapping[str, CellResult]) -> CellResult | None:
+    """The cell of the strongest attack. Of two, since one has labels known, the one that has the place's verdict."""
+    own = [cells[one.cell] for one in row.attacks if one.attack == row.strongest and one.cell in cells]
+    return min(own, key=lambda cell: cell.verdict_alone != row.verdict, default=None)
 
 
 def verdict(cell: CellResult) -> Text:

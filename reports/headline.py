@@ -1,7 +1,5 @@
 """The verdict of a run in a few lines, which stand above its table in a terminal."""
 
-from collections.abc import Iterable
-
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -44,7 +42,7 @@ def _by_defense(document: ResultDocument) -> list[Text]:
         on = f" on {columns.setting(row)}" if len(settings) > 1 else ""
         defense = "no defense (none)" if row.defense == "none" else text.safe(row.defense, 40)
         name = " ".join(filter(None, (defense, text.arguments(row.defense, row.defense_args))))
-        same = (row.shown, name + on, _reached(row, _strongest(row, cells)), columns.circumstances(row))
+        same = (row.shown, name + on, _reached(row, columns.strongest(row, cells)), columns.circumstances(row))
         found.setdefault(same, []).append(columns.surface(row))
     lines = []
     for (kind, name, reached, seen), places in found.items():
@@ -52,12 +50,6 @@ def _by_defense(document: ResultDocument) -> list[Text]:
         word = Text(_WORDS[kind].ljust(_WIDEST), style=columns.VERDICT_STYLES[kind])
         lines.append(Text("  ").append_text(word).append(f"{name}, {where}: {reached}"))
     return lines
-
-
-def _strongest(row: SummaryRow, cells: dict[str, CellResult]) -> CellResult | None:
-    standing: Iterable = (one for one in row.attacks if one.attack == row.strongest)
-    found = [cells[one.cell] for one in standing if one.cell in cells]
-    return min(found, key=lambda cell: cell.verdict_alone != row.verdict, default=None)
 
 
 def _reached(row: SummaryRow, cell: CellResult | None) -> str:

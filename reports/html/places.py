@@ -104,12 +104,8 @@ def inward(place: Decided) -> tuple[bool, int]:
 
 def _strongest_cell(known: Mapping[str, CellResult], row: SummaryRow) -> CellResult | None:
     """The cell of the strongest attack, else of the first that was possible."""
-    order = sorted(row.attacks, key=lambda standing: standing.attack != row.strongest)
-    found = [known.get(standing.cell or "") for standing in order]
-    possible = [cell for cell in found if cell is not None and cell.not_applicable_reason is None]
-    # An attack that ran twice, the second time with labels known, has two cells.
-    said = [cell for cell in possible if cell.attack == row.strongest and cell.verdict_alone == row.verdict]
-    return next(iter([*said, *possible]), None)
+    found = [columns.strongest(row, known), *_cells(known, row)]
+    return next((cell for cell in found if cell is not None and cell.not_applicable_reason is None), None)
 
 
 def _cells(known: Mapping[str, CellResult], row: SummaryRow) -> tuple[CellResult, ...]:

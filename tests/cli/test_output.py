@@ -44,6 +44,11 @@ def test_all_forms_hold_the_printed_words(harness: Harness) -> None:
     assert str(numbers["epsilon"].dtype) == str(numbers["delta"].dtype) == "float64"
     page = Path("table.html").read_text()
     assert page.count("<tr>") == 1 + len(table["rows"]) and "Content-Security-Policy" in page
+    longest = [max(len(row[place]) for row in table["rows"]) for place in range(len(table["columns"]))]
+    assert ('class="wide"' in page, 'class="long"' in page) == (
+        any(40 < one <= 160 for one in longest),
+        max(longest) > 160,
+    )
     assert "another attack may succeed" not in page  # an accountant attacks nothing
     latexwalker.LatexWalker(Path("table.tex").read_text(), tolerant_parsing=False).get_latex_nodes()
 

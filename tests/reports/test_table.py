@@ -320,6 +320,19 @@ def test_a_cell_alone_is_green_only_where_it_may_claim_resilience(facts: dict[st
     assert columns.verdict(cell).plain == cell.verdict_alone == shown
 
 
+@pytest.mark.parametrize("verdict", ["resilient", "inconclusive"])
+def test_the_strongest_cell_has_the_verdict_of_its_place(verdict: str) -> None:
+    unfit, told = (a_cell(key=key, attack="cpl", verdict="resilient") for key in ("unfit", "told"))
+    cells = {"unfit": unfit.model_copy(update={"flags": ["idle"]}), "told": told}
+    standings = [AttackStanding(attack="cpl", verdict="resilient", informative=True, cell=key) for key in cells]
+    row = a_row(*standings, verdict=verdict)
+    assert columns.strongest(row, cells) is cells["told" if verdict == "resilient" else "unfit"]
+
+
+def test_no_defense_does_not_read_as_no_leak() -> None:
+    assert "  leaks      no defense (none), surface 2: " in said_first(of("leaks", defense="none", defense_args={}))
+
+
 @pytest.mark.parametrize(("epsilon", "words"), [(8540.0, "8.54e+03, too large to promise anything"), (9.9, "9.9")])
 def test_a_large_epsilon_is_no_good_news(epsilon: float, words: str) -> None:
     assert epsilon_words(epsilon) == words

@@ -81,6 +81,14 @@ def test_a_headline_says_no_more_than_the_estimate(
     assert lines(a_judged(tmp_path, **({"checks": [], "estimates": []} | facts))) == [line]
 
 
+def test_a_check_that_holds_does_not_stand_above_a_leak(
+    tmp_path: Path, a_judged: Callable, a_run: Callable, a_cell: Callable
+) -> None:
+    a_run(tmp_path, [a_cell("none", 1)])
+    said = lines(a_judged(tmp_path, checks=[HOLDS], estimates=[]))
+    assert [kind for kind, _ in said] == ["leaks", "resilient"]
+
+
 @pytest.mark.parametrize("outcome", get_args(Outcome))
 def test_whatever_a_check_can_say_is_shown(tmp_path: Path, a_judged: Callable, outcome: str) -> None:
     [run] = read_runs([a_judged(tmp_path, checks=[CHECK | {"outcome": outcome}])])
