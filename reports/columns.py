@@ -18,7 +18,9 @@ from harness.scoring.strongest import IN_PART
 Row = CellResult | SummaryRow
 
 VERDICT_COLOURS = {"leaks": "#d0453f", "resilient": "#2b9160", "inconclusive": "#b98410", "invalid": "#7a828c"}
-VERDICT_STYLES = {"leaks": "bold red", "resilient": "green", "inconclusive": "yellow", "identifies": "bold yellow"}
+VERDICT_STYLES = {
+    "leaks": "bold red", "resilient": "green", "inconclusive": "yellow", "identifies": "bold yellow", "invalid": "dim",
+}  # fmt: skip
 
 
 def setting(cell: Row) -> str:
@@ -161,8 +163,8 @@ def verdict(cell: CellResult) -> Text:
     """The verdict in its colour: what the cell may claim alone."""
     if cell.not_applicable_reason is not None:
         return Text(unrun(cell), style="dim")
-    word = "identifies" if cell.identified is not None and cell.identified.identifies else cell.verdict_alone
-    return verdict_word(word)
+    identifies = cell.identified is not None and cell.identified.identifies and cell.verdict != "invalid"
+    return verdict_word("identifies" if identifies else cell.verdict_alone)
 
 
 def verdict_word(word: str) -> Text:

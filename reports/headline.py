@@ -21,15 +21,14 @@ def verdict_lines(document: ResultDocument) -> list[RenderableType]:
     """
     if not document.summary:
         return []
+    if not document.valid:
+        return [Text("No verdict: the run is not valid, and the last lines say why.", style="bold red"), Text()]
     said = [row.shown for row in document.summary]
     counts = {kind: said.count(kind) for kind in _WORDS if kind in said}
     gravest = next(iter(counts))
-    if document.valid:
-        told = "; ".join(f"{_WORDS[kind]} at {count} of {len(said)} places" for kind, count in counts.items())
-        told = told if len(said) > 1 else _WORDS[gravest]
-        first = Text(f"{told[0].upper()}{told[1:]}.", style=columns.VERDICT_STYLES[gravest])
-    else:
-        first = Text("No verdict: the run is not valid, and the last lines say why.", style="bold red")
+    told = "; ".join(f"{_WORDS[kind]} at {count} of {len(said)} places" for kind, count in counts.items())
+    told = told if len(said) > 1 else _WORDS[gravest]
+    first = Text(f"{told[0].upper()}{told[1:]}.", style=columns.VERDICT_STYLES[gravest])
     return [first, Text(PROMISE), *_by_defense(document), Text()]
 
 

@@ -172,10 +172,18 @@ def print_results(document: ResultDocument, console: Console, folder: Path | Non
         console: where to print.
         folder: the run folder to name in the footer.
     """
+    shown = document if document.valid else _without_verdicts(document)
     for line in verdict_lines(document):
         console.print(line)
-    console.print(results_table(document, console.width))
-    console.print(_footer(document, folder))
+    console.print(results_table(shown, console.width))
+    console.print(_footer(shown, folder))
+
+
+def _without_verdicts(document: ResultDocument) -> ResultDocument:
+    """The results of a run whose verdicts must not be used; those of its controls stay, as one of them may be why."""
+    none = {"verdict": "invalid", "verdict_reason": "", "flags": []}
+    cells = [cell.model_copy(update=none) if cell.role == "cell" else cell for cell in document.cells]
+    return document.model_copy(update={"cells": cells, "summary": []})
 
 
 def results_table(document: ResultDocument, width: int = 120) -> RenderableType:

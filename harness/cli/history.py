@@ -32,20 +32,26 @@ def history_command(
     """Show how success rates and lineup ranks change from run to run; the largest changes come first."""
     if out:
         require_writable(out)
-    names, found, left_out = trends(runs)
+    names, found, left_out, problems = trends(runs)
     if not found:
         raise UsageError("the runs hold no cell that could be evaluated; run harness evaluate again")
     if out:
         save_history(out, names, found)
     if as_json:
-        document = {"runs": names, "trends": [asdict(trend) for trend in found], "left_out": left_out}
+        document = {
+            "runs": names,
+            "trends": [asdict(trend) for trend in found],
+            "left_out": left_out,
+            "problems": problems,
+        }
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
         return DONE
-    display(lambda console: _print(console, names, found, left_out), _WIDTH)
+    told = [*(f"left out: {reason}" for reason in left_out), *problems]
+    display(lambda console: _print(console, names, found, told), _WIDTH)
     return DONE
 
 
-def _print(console: Console, names: Sequence[str], found: Sequence[Trend], left_out: Sequence[str]) -> None:
+def _print(console: Console, names: Sequence[str], found: Sequence[Trend], told: Sequence[str]) -> None:
     print_history(names, found, console)
-    for reason in left_out:
-        console.print(Text(f"left out: {safe(reason, 300)}"))
+    for line in told:
+        console.print(Text(safe(line, 300)))

@@ -122,18 +122,26 @@ def read_runs(paths: Iterable[Path], only_today: bool = False) -> tuple[list[Gat
     versions: dict[str, Any] | None = None
     problems: list[str] = []
     for path in paths:
-        document = read_results(path)
+        document, own_cells, found = read_run(path, only_today)
         own = _versions(document)
         if versions not in (None, own):
             raise UsageError(f"{str(path)!r} was made with other versions than the run before it; check them apart")
         versions = own
-        if not document.valid:
-            state = "invalid" if document.complete else "unfinished"
-            problems.append(f"the run {str(path)!r} is {state}: {document.valid_reason}")
-        own_cells = _cells_of(path, document, problems)
-        problems += _told(path, document, own_cells, only_today)
+        problems += found
         stored += own_cells
     return merged(stored), versions or {}, problems
+
+
+def read_run(path: Path, only_today: bool = False) -> tuple[ResultDocument, list[StoredCell], list[str]]:
+    """The document of a run, the files of its cells and of controls that tell whether an attack works, and what is
+    wrong with it; arguments and errors as of :func:`read_runs`."""
+    document = read_results(path)
+    problems = []
+    if not document.valid:
+        state = "invalid" if document.complete else "unfinished"
+        problems.append(f"the run {str(path)!r} is {state}: {document.valid_reason}")
+    stored = _cells_of(path, document, problems)
+    return document, stored, problems + _told(path, document, stored, only_today)
 
 
 def _versions(document: ResultDocument) -> dict[str, Any]:
@@ -151,7 +159,7 @@ def _cells_of(path: Path, document: ResultDocument, problems: list[str]) -> list
             continue
         stored = folder.find_cell(cell.key or "")
         if stored is None:
-            problems.append(f"a cell of {cell.defense} in {str(path)!r} is left out: its file is missing or damaged")
+            problems.append(f"a cell of {cell.defense} in {str(path)!r} is not checked: its file is missing or damaged")
         else:
             found.append(stored)
     return found

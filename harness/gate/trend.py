@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.base.errors import UsageError
+from harness.evaluation.derived import of_today
 from harness.experiment import OPTIONS, CellSettings
+from harness.gate.cells import read_run
 from harness.gate.settings import defaults_of, effective, named, told_apart
-from harness.results import CellResult, Place, RunFolder, StoredCell, read_results
+from harness.results import CellResult, Place, StoredCell
 from harness.results.record import WHOM
 from harness.scoring.verdict import traces_p
 
@@ -21,7 +23,10 @@ _IDENTITY = {*Place.model_fields, "attack", "attack_args", "labels"}.difference(
 
 @dataclass(frozen=True)
 class Point:
-    """One cell's numbers in one run; None where the run lacks them. ``traces_p``: of a leak that no image shows."""
+    """One cell's numbers in one run; None where the run lacks them.
+
+    ``verdict``: ``invalid`` where that of the run must not be used. ``traces_p``: of a leak that no image shows.
+    """
 
     asr: float | None = None
     ci95: tuple[float | None, float | None] | None = None
@@ -51,26 +56,31 @@ class Trend:
         return max((max(values) - min(values) for values in known if values), default=0.0)
 
 
-def trends(paths: Sequence[Path]) -> tuple[list[str], list[Trend], list[str]]:
-    """Names of the readable runs in the given order, the trends, widest movement first, and what was left out.
+def trends(paths: Sequence[Path]) -> tuple[list[str], list[Trend], list[str], list[str]]:
+    """Names of the readable runs in the given order, the trends, widest movement first, which runs were left out, and
+    what is wrong with others. A run is left out where a verdict is not that of its victims.
 
     Raises:
         UsageError: there is no such place, or no run can be read; the message is that of the first.
     """
-    names, cells, left_out = [], [], []
+    names, cells, valid, left_out, problems = [], [], [], [], []
     for path in paths:
         if not os.path.lexists(path):
             raise UsageError(f"{str(path)!r} does not exist; check how it is written")
         try:
-            document = read_results(path)
+            document, stored, found = read_run(path)
         except UsageError as error:
             left_out.append(str(error))
             continue
         names.append(path.name if path.name != "results.json" else path.parent.name)
-        cells.append((document.cells, RunFolder(path if os.path.isdir(path) else path.parent).find_cell))
+        files = {one.cell.key: one for one in stored}
+        victims = {key: one.victims for key, one in files.items() if key}
+        cells.append((of_today(document.cells, victims), files.get))
+        valid.append(document.valid)
+        problems += found
     if not cells:
         raise UsageError(left_out[0] if left_out else "no runs named; give the folders of harness evaluate, in order")
-    return names, trends_of(with_settings(cells)), left_out
+    return names, trends_of(with_settings(cells), valid), left_out, problems
 
 
 def with_settings(runs: Sequence[tuple[Sequence[CellResult], Find]]) -> list[list[CellResult]]:
@@ -95,14 +105,21 @@ def _with_own(cell: CellResult, find: Find) -> CellResult | None:
     return cell.model_copy(update={"options": cell.options | options}) if options else cell
 
 
-def trends_of(runs: Sequence[Iterable[CellResult]]) -> list[Trend]:
-    """Return how each cell moved over runs of which the cells are given, widest movement first."""
+def trends_of(runs: Sequence[Iterable[CellResult]], valid: Sequence[bool] = ()) -> list[Trend]:
+    """Return how each cell moved over runs of which the cells are given, widest movement first.
+
+    Args:
+        runs: the cells of each.
+        valid: whether the verdicts of each run may be used; all of them if empty.
+    """
     counted = [{_identity(cell): cell for cell in cells if _counts(cell)} for cells in runs]
     cells = {key: cell for run in counted for key, cell in run.items()}
     titles = told_apart([(_title(cell), _settings(cell)) for cell in cells.values()])
+    usable = valid or [True] * len(runs)
     made = [
-        Trend(title, [_point(run.get(key)) for run in counted]) for key, title in zip(cells, titles, strict=True)
-    ]  # fmt: skip
+        Trend(title, [_point(run.get(key), own) for run, own in zip(counted, usable, strict=True)])
+        for key, title in zip(cells, titles, strict=True)
+    ]
     return sorted(made, key=lambda trend: -trend.span)
 
 
@@ -132,12 +149,12 @@ def _title(cell: CellResult) -> str:
     return f"{who} / {cell.attack} / {cell.tap} / {cell.dataset}"
 
 
-def _point(cell: CellResult | None) -> Point:
+def _point(cell: CellResult | None, valid: bool) -> Point:
     if cell is None:
         return Point()
     strict = cell.asr.get("strict")
     rmse = cell.metrics.get("rmse")
     return Point(
         strict.rate if strict else None, strict.ci95 if strict else None, (cell.identified or cell.lineup).mean_rank,
-        rmse.median if rmse else None, cell.verdict_alone, traces_p(cell),
+        rmse.median if rmse else None, *((cell.verdict_alone, traces_p(cell)) if valid else ("invalid", None)),
     )  # fmt: skip

@@ -75,7 +75,7 @@ def resilience_table(places: Sequence[Decided]) -> Table:
             *_place(place, place.summary), _word(place, bool(place.summary.identifies)),
             words(place.summary.tier), words(place.summary.strongest),
             _rate(place.cell), _lineup(place.cell),
-            words(text.headed(place.summary)),
+            words(place.why),
             words(", ".join(_tried(place))), words(place.summary.suite),
         )
         for place in places

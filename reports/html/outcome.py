@@ -263,7 +263,7 @@ def _row(place: Decided) -> tuple[str, ...]:
         f"{wording.SYMBOLS[place.kind]} {wording.WORDS[place.kind]}",
         " ".join(filter(None, (place.defense, place.arguments))), wording.surface(row), row.strongest or text.MISSING,
         columns.success_rate(place.cell) if place.cell else text.MISSING,
-        text.headed(row),
+        place.why,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.reports import columns
+from harness.reports import columns, text
 from harness.reports.html import wording
 from harness.reports.html.run_data import RunData
 from harness.results import CellResult, SummaryRow
@@ -72,6 +72,11 @@ class Decided:
         if self.cells and len(self.refused) == len(self.cells):
             return "impossible"
         return self.summary.shown if self.run.valid else "invalid"
+
+    @property
+    def why(self) -> str:
+        """Return what was found out, in words: nothing where the verdict must not be used."""
+        return self.run.no_verdict if self.kind == "invalid" else text.headed(self.summary)
 
 
 def shown_cells(runs: Sequence[RunData]) -> list[Shown]:

@@ -73,6 +73,11 @@ class RunData:
         return "invalid" if self.complete else "unfinished"
 
     @property
+    def no_verdict(self) -> str:
+        """Return what stands in the place of its verdicts if it is not valid."""
+        return f"no verdict, as the run is {self.state}"
+
+    @property
     def fault(self) -> str:
         """Reason why nothing of an invalid run may be used."""
         return text.safe(self.valid_reason or "a negative control failed", 300)

@@ -255,7 +255,7 @@ def _view_row(place: Decided, links: dict[str, str], history: Value) -> tuple[Va
         Value(wording.surface(row), -1.0 if row.surface is None else float(row.surface)), words(row.strongest),
         Value(text.rate(rate), rate and rate.rate), history, words(place.setting), words(row.suite),
         words(versions.get("harness") if isinstance(versions, dict) else None),
-        words(text.headed(row)),
+        words(place.why),
     )  # fmt: skip
 
 

@@ -45,7 +45,8 @@ def shared(runs: Sequence[RunData]) -> tuple[list[str], list[Trend]]:
     names, cells = [run.name for run in played], with_settings([(run.cells, run.files.get) for run in played])
     if len(played) < 2:
         return names, []
-    return names, [one for one in trends_of(cells) if sum(point.known for point in one.points) > 1]
+    found = trends_of(cells, [run.valid for run in played])
+    return names, [one for one in found if sum(point.known for point in one.points) > 1]
 
 
 def trend_section(runs: Sequence[RunData]) -> TrendSection | None:
@@ -82,6 +83,7 @@ def _rows(one: Trend, first: int) -> list[tuple[Value, ...]]:
     verdicts = [_verdict(point) for point in points]
     ranks, errors = [figure(point.mean_rank, 2) for point in points], [figure(point.rmse) for point in points]
     became = Value("same", 0.0) if _change(one) is None else Value("changed", 1.0)
+    became = words(None) if len(_usable(one)) < 2 else became
     return [
         (cell, Value("verdict"), *verdicts, became),
         (cell, Value("success"), *shares, _moved([point.asr for point in points], 100, " points")),
@@ -107,10 +109,14 @@ def _moved(values: Sequence[float | None], scale: int = 1, unit: str = "") -> Va
 
 def _change(one: Trend) -> tuple[str, str] | None:
     """(last verdict, words) where it differs from the first one."""
-    known = [point.verdict for point in one.points if point.verdict is not None]
-    if known[0] == known[-1]:
+    known = _usable(one)
+    if not known or known[0] == known[-1]:
         return None
     return known[-1], f"{wording.WORDS[known[0]]} → {wording.SYMBOLS[known[-1]]} {wording.WORDS[known[-1]]}"
+
+
+def _usable(one: Trend) -> list[str]:
+    return [point.verdict for point in one.points if point.verdict not in (None, "invalid")]
 
 
 def _sentence(names: Sequence[str], found: Sequence[Trend]) -> str:

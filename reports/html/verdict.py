@@ -23,7 +23,7 @@ def said(place: Decided) -> str:
 
 def _found(place: Decided) -> str:
     if place.kind == "invalid":
-        return f"no verdict, as the run is {place.run.state}"
+        return place.why
     if place.kind == "impossible":
         return f"not run: {text.safe(place.refused[0].not_applicable_reason or '', 200)}"
     if place.kind == "inconclusive" and place.summary.headline.startswith(TELLS):

@@ -200,13 +200,39 @@ def test_nights_with_other_settings_are_no_trend(tmp_path: Path) -> None:
     for number, own in enumerate(({}, *others)):
         usual = {"dataset": "digits", "model": "mlp", "attack_args": {"max_iterations": 1}, "victims": 2}
         evaluate([cell_settings(**usual | own)], Run(Path("no data root"), RunFolder(tmp_path / str(number))))
-    names, found, _ = trends([tmp_path / str(number) for number in range(1 + len(others))])
+    names, found, *_ = trends([tmp_path / str(number) for number in range(1 + len(others))])
     known = [[name for name, one in zip(names, trend.points, strict=True) if one.known] for trend in found]
     assert sorted(known) == [["0", "1"], ["2"], ["3"], ["4"], ["5"]]
     assert len({trend.title for trend in found}) == len(found) and any(" / dtype float64" in one.title for one in found)
     shutil.rmtree(tmp_path / "1" / "cells")  # then documents alone tell cells apart, of all runs
-    _, found, _ = trends([tmp_path / name for name in "012"])
+    _, found, *_ = trends([tmp_path / name for name in "012"])
     assert [[point.known for point in trend.points] for trend in found] == [[True] * 3]
+
+
+@pytest.mark.parametrize(
+    ("facts", "kept", "said"),
+    [
+        ({"valid": False, "valid_reason": "control swap failed"}, ["run", "night"], "is invalid: control swap failed"),
+        ({"valid": False, "valid_reason": "1 of 2", "complete": False}, ["run", "night"], "is unfinished: 1 of 2"),
+        ({"success": 0.25}, ["run"], "was changed: asr.strict.rate is 0.25"),
+    ],
+)
+def test_a_night_that_must_not_be_used_is_named_and_has_no_verdict(
+    harness: Command, run: Path, facts: dict[str, Any], kept: list[str], said: str
+) -> None:
+    night = Path(shutil.copytree(run, "night"), "results.json")
+    document = json.loads(night.read_text())
+    if "success" in facts:
+        document["cells"][0]["asr"]["strict"]["rate"] = facts["success"]
+    night.write_text(json.dumps(document | {name: facts[name] for name in facts if name != "success"}))
+    code, out, _ = harness("history", "run", "night", "--json")
+    shown = json.loads(out)
+    assert (code, shown["runs"]) == (0, kept) and said in " ".join([*shown["left_out"], *shown["problems"]])
+    verdicts = [[point["verdict"] for point in trend["points"][1:]] for trend in shown["trends"]]
+    assert verdicts == [["invalid"] * len(kept[1:])] * len(verdicts)
+    assert said in " ".join(harness("history", "run", "night")[1].split())
+    if len(kept) == 1:
+        assert harness("history", "night")[0] == 2
 
 
 HOSTILE = "<script>alert(1)</script>|`](x) $\\frac \x1b[31m\x00 \ud800"
@@ -226,6 +252,7 @@ def test_hostile_names_stay_names(cell: Callable[..., GateCell]) -> None:
 def test_a_hostile_night_is_drawn(harness: Command, run: Path) -> None:
     text = (run / "results.json").read_text().replace('"digits"', json.dumps("<script>$\\frac$"))
     (run / "results.json").write_text(text)
+    shutil.rmtree(run / "cells")  # they have the name of the data as it was
     shutil.copytree(run, "$x_$ <b>")
     assert harness("history", *["$x_$ <b>"] * 8, "--out", "h.svg")[0] == 0
     assert "<script>" not in Path("h.svg").read_text()

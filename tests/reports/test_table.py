@@ -408,6 +408,15 @@ def test_only_what_withstood_everywhere_is_green() -> None:
     assert said_first(of("resilient"), valid=False).startswith("No verdict: the run is not valid")
 
 
+def test_an_invalid_run_shows_no_verdict_but_those_of_its_controls() -> None:
+    for verdict in ("resilient", "leaks", "inconclusive"):
+        text = said_first(of(verdict), of(verdict, "d"), valid=False, colours=True)
+        assert not any(word in text for word in ("\x1b[32m", "withst", "leaks at", "the strongest attack decides"))
+        cell, control = a_cell(verdict=verdict), a_cell(role="control", control="noise_x100")
+        table = printed(cell, control, valid=False, reason="swap leaked").split("leaks: the attack")[0]
+        assert " invalid " in table and " leaks " in table and " resilient " not in table
+
+
 def test_a_sentence_that_is_cut_ends_with_a_word() -> None:
     sentence = "withstood attackers who know the noise, of whom each reconstructs at most five of a hundred victims"
     for longest in range(60, len(sentence)):

@@ -82,6 +82,15 @@ def test_a_night_that_lacks_a_cell_is_a_gap(nights: list[Path], a_cell: Callable
     assert trend_section(read_runs(nights)) is not None
 
 
+def test_a_night_whose_verdicts_must_not_be_used_has_none(nights: list[Path]) -> None:
+    file = nights[2] / "results.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"valid": False, "valid_reason": "swap leaked"}))
+    assert rows_of(nights)[0][1:] == ["verdict", "✔ resilient", "✔ resilient", "! invalid", "same"]
+    assert rows_of(nights[1:])[0][1:] == ["verdict", "✔ resilient", "! invalid", "n/a"]
+    section = trend_section(read_runs(nights))
+    assert section is not None and section.sentence.endswith("no verdict changed.")
+
+
 @pytest.mark.parametrize("chosen", [slice(0, 1), slice(0, 0)])
 def test_one_run_has_no_trend_whatever_stands_beside_it(
     nights: list[Path], tmp_path: Path, a_training: Callable, chosen: slice

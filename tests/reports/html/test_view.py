@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness import load
 from harness.cli import run, view
 
 MakeCell = Callable[..., Any]
@@ -33,6 +34,15 @@ def test_every_run_has_its_rows_its_history_and_its_report(
     assert links == {"reports/1.html", "reports/2.html"}
     for link in links:
         assert "fed_cdp" in (tmp_path / "view" / str(link)).read_text()
+
+
+def test_a_run_that_must_not_be_used_says_nothing_of_its_defenses(runs: Path, tmp_path: Path) -> None:
+    file = runs / "monday" / "results.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"valid": False, "valid_reason": "swap leaked"}))
+    assert run(["view", str(runs / "monday"), "--out", str(tmp_path / "view")]) == 0
+    page = (tmp_path / "view" / "index.html").read_text()
+    assert page.count("no verdict, as the run is invalid") == 2 and "withstood" not in page and "fell to" not in page
+    assert "withstood" not in repr(load(runs / "monday"))
 
 
 def test_what_a_damaged_run_lacks_is_told(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
