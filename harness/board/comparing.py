@@ -21,9 +21,10 @@ from harness.gate import GateCell, Victim, as_baseline, check
 from harness.gate.comparing import Tolerance, differing, other_versions
 from harness.gate.settings import effective
 from harness.reports.html.run_data import RunData
-from harness.results import Control, Place, Rate, RunFolder, StoredCell, Summary
+from harness.results import CellResult, Control, Place, Rate, RunFolder, StoredCell, Summary
 from harness.results.card import Card, CardCell
 from harness.results.environment import environment
+from harness.results.record import Bound
 from harness.scoring.success import clopper_pearson
 from harness.scoring.summarise import summarise
 from harness.training import TrainDocument, TrainFolder, TrainOptions, train, train_settings
@@ -116,7 +117,8 @@ def _gate_cell(one: CardCell) -> GateCell:
 def _settled(card: Card) -> Any:
     """Return what comes out alike whatever is drawn, and what is read first: verdict, headline, tiers."""
     return _rounded({
-        "status": card.status, "reported": card.reported and card.reported.model_dump(), "command": card.command,
+        "status": card.status, "reason": card.reason, "command": card.command,
+        "reported": card.reported and card.reported.model_dump(),
         # Until version 0.1.5 cards did not say which processor they were made on.
         "environment": sorted({*card.environment} - {"processor"}),
         "row": card.row.model_dump(mode="json", include=_OF_A_ROW),
@@ -167,7 +169,7 @@ def _contradictions(card: Card) -> Iterator[str]:
         alone = None if cell.shared_weights else len(one.victims.names)
         if strict is None or strict.n != alone:  # several images of a victim
             alone = None
-        yield from (f"cells[{number}].result.{line}" for line in _of_its_victims(one))
+        yield from (f"cells[{number}].result.{line}" for line in (*_of_its_victims(one), *_impossible(cell)))
         if cell.not_applicable_reason is None and (today := verdict_of(cell).verdict) != cell.verdict:
             yield f"cells[{number}].result.verdict: {cell.verdict} in the card, {today} by the cell's own numbers"
         events = {event.event: event.measured for event in cell.bound.events} if cell.bound else {}
@@ -198,6 +200,18 @@ def _of_its_victims(one: CardCell) -> Iterator[str]:
         yield f"asr.strict: {strict.successes} successes beside {sum(victims.successes):g} of its own victims"
     if ranks and abs((said.mean_rank or 0.0) - sum(ranks) / len(ranks)) > 1e-3:
         yield f"mean_rank: {said.mean_rank} beside {sum(ranks) / len(ranks):.4f} of its own victims"
+
+
+def _impossible(cell: CellResult) -> Iterator[str]:
+    """Yield a line for counts and chances that no cell can have."""
+    counted, strict = sum(cell.outcomes.model_dump().values()), cell.asr.get("strict")
+    if counted != cell.victims:
+        yield f"outcomes: of {counted} victims, but it has {cell.victims}"
+    if cell.confirmed > (strict.successes if strict else 0):
+        yield f"{cell.confirmed} accurate and nearest beside {strict.successes if strict else 0} successes"
+    tests = [cell.lineup, cell.label, *([cell.identified] if cell.identified else []), *(cell.bound or Bound()).events]
+    chances = [one.p_value for one in tests] + [cell.lineup.confirmed_p_value]
+    yield from (f"p_value: {one:g} is no chance" for one in chances if one is not None and not 0 <= one <= 1)
 
 
 def _is_wide(summary: Summary, rows: int) -> bool:
