@@ -173,7 +173,7 @@ def _told(path: Path, document: ResultDocument, stored: Sequence[StoredCell], on
     rows = document.summary if whole else ()
     # A cell's own file is named by what it says of its version; a document is not.
     version = version_of(stored[0].settings if stored else document.environment)
-    found = of_run(document.cells, document.valid and document.complete, version)
+    found = of_run(document.cells, document.valid, version)
     found += findings(cells, victims, {one.cell.key or "": one for one in stored}, version, rows)
     refused = ("differs", "outdated") if only_today else ("differs",)
     for one in found:

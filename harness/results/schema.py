@@ -261,6 +261,12 @@ class ResultDocument(Record):
     cells: list[CellResult]
     summary: list[SummaryRow] = Field(default_factory=list)
 
+    @model_validator(mode="after")
+    def _is_whole_if_valid(self) -> Self:
+        if self.valid and not self.complete:
+            raise ValueError("a run cannot be valid before it is complete")
+        return self
+
 
 # One attacked image as a line of `victims.jsonl`, and the stored form of a finished cell.
 

@@ -115,7 +115,8 @@ def _read_results(run: RunData) -> bool:
         return False if _is_there(run, "judged.json") else _rescue(run)
     environment, reason = document.get("environment"), document.get("valid_reason")
     run.environment = environment if isinstance(environment, dict) else {}
-    run.valid, run.complete = document.get("valid") is True, document.get("complete") is not False
+    run.complete = document.get("complete") is not False
+    run.valid = document.get("valid") is True and run.complete
     run.valid_reason = reason if isinstance(reason, str) else None
     if "valid" not in document:
         run.skip("results.json does not say whether the run is valid, so it counts as invalid")
@@ -211,7 +212,7 @@ def _hold_verdicts(run: RunData) -> None:
     """
     # A cell's own file is named by what it says of its version; a document is not.
     version = version_of(next(iter(run.settings.values()), {})) or version_of(run.environment)
-    found = of_run(run.cells, run.valid and run.complete, version)
+    found = of_run(run.cells, run.valid, version)
     found += findings(run.cells, run.victims, run.files, version, run.summary)
     told = {kind: [one.line for one in found if one.kind == kind] for kind in ("differs", "outdated", "unchecked")}
     if told["differs"]:

@@ -132,6 +132,7 @@ def test_a_key_that_climbs_out_of_the_folder_is_no_key(harness: Command, run: Pa
     assert code == 2 and "missing or damaged" in err
 
 
+EARLY = '{"schema_version": 1, "environment": {}, "valid": true, "complete": false, "cells": []}'
 MISTAKES = {
     "no run": ("check nowhere --baseline b.json", "does not exist"),
     "no baseline": ("check run --baseline nothing.json", "--update"),
@@ -139,6 +140,7 @@ MISTAKES = {
     "a folder as baseline": ("check run --baseline run", "check --baseline"),
     "half a run": ("check half --baseline b.json", "not complete JSON"),
     "an older schema": ("check older --baseline b.json", "result schema 0"),
+    "valid before it is complete": ("history early", "a run cannot be valid before it is complete"),
     "another tool's": ("check other --baseline b.json", "not a result of harness evaluate"),
     "one run alone": ("compare run", "--defense X,Y"),
     "three defenses": ("compare run --defense none,noise,fed_cdp", "two names"),
@@ -153,7 +155,12 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("line", "said"), MISTAKES.values(), ids=MISTAKES)
 def test_mistakes_are_one_line(harness: Command, run: Path, line: str, said: str) -> None:
-    for name, content in (("half", '{"schema_ver'), ("older", '{"schema_version": 0, "cells": []}'), ("other", "[1]")):
+    for name, content in (
+        ("half", '{"schema_ver'),
+        ("older", '{"schema_version": 0, "cells": []}'),
+        ("other", "[1]"),
+        ("early", EARLY),
+    ):
         (run.parent / name).mkdir()
         (run.parent / name / "results.json").write_text(content)
     code, out, err = harness(*line.split())

@@ -43,6 +43,9 @@ def test_a_run_that_must_not_be_used_says_nothing_of_its_defenses(runs: Path, tm
     page = (tmp_path / "view" / "index.html").read_text()
     assert page.count("no verdict, as the run is invalid") == 2 and "withstood" not in page and "fell to" not in page
     assert "withstood" not in repr(load(runs / "monday"))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"valid": True, "complete": False}))
+    assert run(["view", str(runs / "monday"), "--out", str(tmp_path / "view")]) == 0
+    assert (tmp_path / "view" / "index.html").read_text().count("no verdict, as the run is unfinished") == 2
 
 
 def test_what_a_damaged_run_lacks_is_told(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
