@@ -155,7 +155,8 @@ def unrun(cell: CellResult) -> str:
 
 def strongest(row: SummaryRow, cells: Mapping[str, CellResult]) -> CellResult | None:
     """The cell of the strongest attack. Of two, since one has labels known, the one that has the place's verdict."""
-    own = [cells[one.cell] for one in row.attacks if one.attack == row.strongest and one.cell in cells]
+    named = [one.cell for one in row.attacks if one.attack == row.strongest and one.cell is not None]
+    own = [cells[key] for key in named if key in cells]
     return min(own, key=lambda cell: cell.verdict_alone != row.verdict, default=None)
 
 

@@ -128,7 +128,7 @@ WRONG: dict[str, tuple[Planted, int, str]] = {
     "more confirmed than came back": (PROCESSOR | {f"{FIRST}.confirmed": 1}, 1,
                                       "1 accurate and nearest beside 0 successes"),
     "a chance above one": (PROCESSOR | {f"{FIRST}.lineup.confirmed_p_value": 3.0}, 1, "p_value: 3 is no chance"),
-    "a reason of its own": (PROCESSOR | {"reason": "proved by a theorem"}, 1, "reason: proved by a theorem in the card"),
+    "a reason of its own": (PROCESSOR | {"reason": "proved by a theorem"}, 1, "reason: proved by a theorem in the"),
     "noise of another processor": (PROCESSOR | {f"{FIRST}.noise": "laplace"}, 1, "cells[0].noise: laplace in the card"),
     "warnings of another processor": (PROCESSOR | {f"{FIRST}.warnings": ["all is well"]}, 1, "cells[0].warnings: "),
     "reason of another processor": (PROCESSOR | {f"{FIRST}.verdict_reason": "proved by a theorem"}, 1,

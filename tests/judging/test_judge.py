@@ -486,7 +486,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
         lambda folder: edit(folder, defense={"name": "fed_cdp", "sigma": 3}), (), "sigma belongs into settings: {",
     ),
     "noise that is shared among nobody knows how many": (
-        lambda folder: edit(folder, defense={"name": "secagg_ddp", "settings": {}}), (), '"clients_per_round"; add what',
+        lambda folder: edit(folder, defense={"name": "secagg_ddp", "settings": {}}), (), '"clients_per_round"; add',
     ),
     "a scale before or behind a clip": (
         lambda folder: edit(folder, defense=CDP, loss_scale=4), (), "whether loss_scale 4 is in gradients before the",
