@@ -348,7 +348,9 @@ def enough_noise(evidence: Evidence, hidden: tuple[list[str], np.ndarray, np.nda
     if evidence.noise is None:
         return Check(ENOUGH, "cannot tell", _not_declared(evidence, "no noise is declared"))
     if level is None:
-        return _in_first_step(evidence) or Check(ENOUGH, "cannot tell", UNKNOWN_LEVEL)
+        within = level_of(noise_of(evidence.captured, evidence.settings, within=True))
+        hidden_by = UNKNOWN_LEVEL if within is None else "steps of the optimizer hide how strong the noise in them is"
+        return _in_first_step(evidence) or Check(ENOUGH, "cannot tell", hidden_by)
     norms, sizes = evidence.norms(each=True)
     rounding = np.stack([evidence.rounding(size) for size in sizes], 1)
     squares = ((norms + rounding) / level) ** 2
