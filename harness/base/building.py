@@ -3,7 +3,8 @@
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
@@ -16,6 +17,7 @@ from harness.base.registry import Registry
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+    from pydantic_core import ErrorDetails
 
 
 T = TypeVar("T", bound="DataclassInstance")
@@ -60,10 +62,16 @@ def _build_parts(
 def one_line(error: ValidationError) -> str:
     """The first complaint of a pydantic error as one line naming the setting."""
     first = error.errors()[0]
-    message = _LONG_NUMBER.sub(lambda one: f"{float(one[0]):g}", first["msg"].removeprefix("Value error, "))
+    message = _said(first)
     where = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("constrained", "function")))
     given = "" if isinstance(first["input"], (dict, list)) or not where else f", got {first['input']!r}"
     return f"{where}: {message}{given}" if where and not where.startswith("ArgsKwargs") else message
+
+
+def _said(problem: "ErrorDetails") -> str:
+    if problem["type"] in ("list_type", "tuple_type"):
+        return "give a list"
+    return _LONG_NUMBER.sub(lambda one: f"{float(one[0]):g}", problem["msg"].removeprefix("Value error, "))
 
 
 def parse_assignments(
@@ -151,12 +159,9 @@ def typed(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
         try:
             given = arguments(**first, **kwargs)
         except ValidationError as error:
-            raise UsageError(_wrong_argument(error, kwargs)) from error
-        try:
+            raise UsageError(_wrong_argument(error, kwargs, known.parameters)) from error
+        with named_as_in_python():
             return function(**given)  # type: ignore[call-arg]
-        except UsageError as error:
-            error.args = (_OPTION.sub(lambda one: _in_python(one[0]), str(error)),)
-            raise
 
     return checked
 
@@ -164,6 +169,16 @@ def typed(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
 def _is_number(kind: Any) -> bool:
     """Return whether an annotation takes numbers, or lists of them."""
     return kind in (int, float) or any(map(_is_number, get_args(kind)))
+
+
+@contextmanager
+def named_as_in_python() -> Iterator[None]:
+    """Let a mistake name arguments of functions where it names options of the command line."""
+    try:
+        yield
+    except UsageError as error:
+        error.args = (_OPTION.sub(lambda one: _in_python(one[0]), str(error)),)
+        raise
 
 
 def _in_python(option: str) -> str:
@@ -180,13 +195,15 @@ def require_known(names: Iterable[str], known: Collection[str]) -> None:
         raise UsageError(f"there is no setting {name!r} in Python; {hint}")
 
 
-def _wrong_argument(error: ValidationError, named: Collection[str]) -> str:
+def _wrong_argument(error: ValidationError, named: Collection[str], known: Collection[str]) -> str:
     first = error.errors(include_url=False, include_context=False)[0]
+    if first["type"] == "unexpected_keyword_argument":
+        require_known([str(first["loc"][0])], known)
     if first["type"].startswith("missing"):
         name = str(first["loc"][0])
         near = difflib.get_close_matches(name, named, n=1)
         return f"there is no setting {near[0]!r}; did you mean {name!r}?" if near else f"{name} is missing; give it"
-    return f"{first['loc'][0]}: {first['msg']}, got {_shown(first['input'])}"
+    return f"{first['loc'][0]}: {_said(first)}, got {_shown(first['input'])}"
 
 
 def _shown(value: object) -> str:

@@ -53,6 +53,13 @@ MISTAKES = {
         "with --training, or a file with weights",
     ),
     "a needed name": (lambda: harness.evaluate(defence="none"), "no setting 'defence'; did you mean 'defense'"),
+    "a similar name": (lambda: harness.account(sigma=1, step=3), "no setting 'step' in Python; use 'steps'"),
+    "of no function": (
+        lambda: harness.judge("captures", budget="5m"),
+        "no setting 'budget' in Python; .* leave it out",
+    ),
+    "no list": (lambda: harness.evaluate(defense="none", seeds=1), "seeds: give a list, got 1"),
+    "an argument of a filter": (lambda: harness.claims("flower:LocalDpMod"), "add arg clipping_norm="),
     "nothing needed": (lambda: harness.load(), "folder is missing"),
     "no cell": (lambda: evaluate_cells([], None), "no cell to evaluate"),
     "none of many": (lambda: harness.evaluate(defense=[]), "no cell to evaluate"),
