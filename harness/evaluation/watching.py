@@ -92,7 +92,7 @@ class RunForecast:
         self.total: int | None = None
         self._cell: CellSettings | None = None
         self._begun, self._waiting = set[str](), dict[str, CellSettings]()
-        self._count = 0
+        self._count, self._open = 0, False
 
     @contextmanager
     def over(self, cells: Sequence[CellSettings], at_hand: Callable[[CellSettings], bool]) -> Iterator[None]:
@@ -105,14 +105,19 @@ class RunForecast:
 
     @contextmanager
     def at(self, settings: CellSettings, control: str | None) -> Iterator[None]:
-        """Watch all that one cell, or one control of it, takes."""
+        """Watch all that one cell, or one control of it, takes. A cell inside one is the same with labels known."""
         self._begun.add(_name(settings, control))
         if control is None:
             fresh = self._waiting.pop(settings.model_dump_json(), None) is not None or self.total is None
-            self._cell, self._count = settings, self._count + fresh
+            self._cell, self._count = settings, self._count + (fresh and not self._open)
         of = f" of {self.total}" if self.total is not None else ""
-        with within(f"its control {control}" if control else f"cell {self._count}{of}"):
-            yield
+        place = f"its control {control}" if control else f"cell {self._count}{of}"
+        inside, self._open = self._open, True
+        try:
+            with within("labels known" if inside and control is None else place):
+                yield
+        finally:
+            self._open = inside
 
     def work_left(self, early: bool = False) -> float:
         """The work of all cells and controls that have not begun, at most, or ``early``: where nobody has hope.

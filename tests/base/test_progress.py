@@ -132,6 +132,8 @@ def test_cells_are_counted_and_their_controls_are_not(at_hand: list[int], titles
                 found.append(bar.title)
                 with forecast.at(one, "positive"), progress("x", 1) as bar:
                     assert bar.title == f"{found[-1].removesuffix(', x')}, its control positive, x"
+                with forecast.at(one.model_copy(update={"labels": "known"}), None), progress("x", 1) as bar:
+                    assert bar.title == f"{found[-1].removesuffix(', x')}, labels known, x"
     assert found == [f"{title}, x" for title in titles]
 
 
