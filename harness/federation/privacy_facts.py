@@ -30,7 +30,7 @@ class PrivacyFacts:
         planned_rounds: T that noise schedules run over; None where it is the number of rounds accounted for.
         holders: the most clients that hold one example.
         scalars: arrays of what is sent that have no dimension; None where that is not known.
-        linear: whether a client's optimizer makes weighted sums of its noisy gradients.
+        linear: whether a client's optimizer makes weighted sums of its noisy gradients of a round.
         sent_as: the number format that weights are sent in, where it is coarser than they are; None where not.
         counted: whether anybody says how many clients take part in a round.
     """
@@ -74,7 +74,7 @@ class PrivacyFacts:
 
     def examples(self, sigma: float | Sequence[float], clipping: Grouping) -> FederationFacts:
         """The federation for example-level protection of local steps."""
-        uneven = self.uneven if self.linear else "a local optimizer that makes no weighted sum of gradients"
+        uneven = self.uneven if self.linear else "a local optimizer that makes no weighted sum of a round's gradients"
         return replace(self._federation(sigma, clipping, self.example_sampler), uneven=uneven)
 
     @property

@@ -549,7 +549,8 @@ def _stated(group: Group) -> list[Statement]:
     counts = sum(one.shape[1] == 1 for one in captured.counted.values())
     facts = described(cell, captured.layout)
     scalars, counted = len(captured.layout.scalars) + counts, record.clients_per_round is not None
-    facts = replace(facts, scalars=scalars, counted=counted)
+    linear = facts.linear and record.state == "new"  # of what a client carried over, others' new noise hides nothing
+    facts = replace(facts, scalars=scalars, counted=counted, linear=linear)
     if record.expected_batch_size and record.examples:
         rate = min(1.0, record.expected_batch_size / record.examples)
         facts = replace(facts, example_sampler="poisson", rate=rate)

@@ -116,6 +116,10 @@ CELL: dict[str, Any] = {
 PASSES = {"epochs": 3, "client_examples": 80}
 DRAWN = {"same_data": "client", "rounds_seen": 2, "client_examples": 80}
 AS_IT_IS = {"weights": AS_CAPTURED, "weights_hash": "0" * 64}
+#: of a capture that says nothing
+UNSAID = {
+    "examples": None, "epochs": None, "expected_batch_size": None, "clients_per_round": None, "state": "new",
+}  # fmt: skip
 #: how a client takes its examples; the sampler of its statement, and how many releases without sampling cost as much
 TAKEN: dict[str, tuple[dict[str, Any], str, int | None]] = {
     "nobody says": ({"local_steps": 5}, "poisson", None),
@@ -191,11 +195,23 @@ def test_noise_of_clients_that_a_capture_does_not_count_hides_nobody(
     cell = cell_settings(**CELL | AS_IT_IS | given)
     found = []
     for count in (10, None):
-        record = SimpleNamespace(examples=None, epochs=None, expected_batch_size=None, clients_per_round=count)
+        record = SimpleNamespace(**UNSAID | {"clients_per_round": count})
         captured = SimpleNamespace(record=record, layout=LAYOUT, counted={}, running={})
         group: Any = SimpleNamespace(cell=cell, captured=captured)
         found.append(next(one.mu for one in stated([group], []) if one.view == "third party"))
     assert np.array(found) / math.sqrt(20) == pytest.approx([said, unsaid])
+
+
+def test_what_clients_carry_over_is_hidden_by_their_own_noise_alone() -> None:
+    """Momentum that is kept sends a round's noisy gradient again, among other clients with other noise."""
+    cell = cell_settings(**CELL | AS_IT_IS | {"local_steps": 1, "clients_per_round": 10})
+    for state, counted in (("new", 10), ("carried", 1)):
+        record = SimpleNamespace(**UNSAID | {"clients_per_round": 10, "state": state})
+        group: Any = SimpleNamespace(
+            cell=cell, captured=SimpleNamespace(record=record, layout=LAYOUT, counted={}, running={})
+        )
+        third = next(one for one in stated([group], []) if one.view == "third party")
+        assert third.mu == pytest.approx(math.sqrt(20 / counted) / 2)
 
 
 @pytest.mark.parametrize("defense", ["quantile", "flower:ClientSideFixedClipping", "tff:gaussian_fixed"])
@@ -231,8 +247,7 @@ CAPTURES: dict[str, tuple[dict[str, Any], str, float]] = {
 @pytest.mark.parametrize("travelling", [False, True])
 def test_what_is_stated_of_captured_clients_follows_their_record(facts: str, travelling: bool) -> None:
     known, sampler, cost = CAPTURES[facts]
-    unsaid = {"examples": None, "epochs": None, "expected_batch_size": None, "clients_per_round": None}
-    record = SimpleNamespace(**unsaid | known)
+    record = SimpleNamespace(**UNSAID | known)
     running = {"layer": torch.zeros(1)} if travelling else {}
     captured = SimpleNamespace(record=record, layout=LAYOUT, counted={}, running=running)
     cell = cell_settings(**CELL | AS_IT_IS | {"local_steps": 5})
