@@ -23,7 +23,7 @@ from harness.reports import columns, text
 from harness.reports.columns import VERDICT_COLOURS
 from harness.reports.headline import PROMISE
 from harness.reports.pictures import FRAME, drawable, plain_text, save_figure
-from harness.reports.text import MOST_EPSILON
+from harness.reports.text import LEAST_EPSILON, MOST_EPSILON
 from harness.results import CellResult, Rate
 from harness.results.frontier import FrontierDocument, FrontierPoint
 from harness.scoring.verdict import CONFIRMED_SUCCESSES
@@ -345,7 +345,9 @@ def save_frontier(path: Path, document: FrontierDocument) -> None:
 def _draw_panel(panel: Axes, title: str, points: Sequence[tuple[FrontierPoint, bool]], marks: dict[str, str]) -> None:
     proven = any(one.epsilon is not None for one, _ in points)
     base = next((one for one, _ in points if one.setting is None), None)
-    drawn = [(one, best, one.epsilon if proven else one.level) for one, best in points if one.accuracy is not None]
+    least = -math.inf if not proven else LEAST_EPSILON
+    places = [(one, best, one.epsilon if proven else one.level) for one, best in points if one.accuracy is not None]
+    drawn = [(one, best, x if x is None else max(x, least)) for one, best, x in places]
     if base is not None and base.accuracy is not None:
         panel.axhspan(100 * base.accuracy - 5, 100 * base.accuracy, color=FRAME, alpha=0.3, lw=0)
         panel.axhline(100 * base.accuracy, color=VERDICT_COLOURS[base.shown], lw=1.3, ls="--")
@@ -375,6 +377,7 @@ def _draw_panel(panel: Axes, title: str, points: Sequence[tuple[FrontierPoint, b
     panel.set_yticks(range(0, 101, 25), [f"{percent}%" for percent in range(0, 101, 25)], **plain_text())
     panel.set_title(drawable(title), fontsize=9.5, fontweight="bold", loc="left", **plain_text())
     more = "shaded: promises nothing" if vain else "smaller promises more"
+    more += f"; {least:g}: that or less" if any(x == least for *_, x in drawn) else ""
     said = f"proven epsilon ({more})" if proven else "noise level: no epsilon is proven here"
     panel.set_xlabel(drawable(said), fontsize=8.5, **plain_text())
     panel.set_ylabel("test accuracy", fontsize=8.5)

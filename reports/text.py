@@ -13,6 +13,8 @@ from harness.results.record import without_non_finite
 MISSING = "n/a"
 #: Above it an epsilon promises nothing: any outcome may become e^10, 22,000 times, as likely.
 MOST_EPSILON = 10.0
+#: The smallest that a logarithmic axis shows: 0, which promises all, stands there too.
+LEAST_EPSILON = 1e-3
 _UNKNOWN = object()
 _LONGEST_ARGUMENTS = 240
 

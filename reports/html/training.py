@@ -146,7 +146,7 @@ def utility_chart(runs: Sequence[RunData], places: Sequence[Decided]) -> Chart |
     panel.set_yticks(range(0, 101, 25), [f"{percent}%" for percent in range(0, 101, 25)])
     steps = (1, 2, 5) if high < 1000 * low else (1,)
     ticks = [tick for power in range(-3, 9) for step in steps if low <= (tick := step * 10.0**power) < 0.9 * high]
-    names = [f"{'≤' * (tick <= _LEAST)}{tick:g}" for tick in ticks]
+    names = [f"{'≤' * (tick <= text.LEAST_EPSILON)}{tick:g}" for tick in ticks]
     panel.set_xticks([*ticks, nowhere], [*names, "no epsilon"], parse_math=False)
     panel.minorticks_off()
     chart.say(panel, xlabel="epsilon (smaller promises more)", ylabel="test accuracy")
@@ -155,12 +155,9 @@ def utility_chart(runs: Sequence[RunData], places: Sequence[Decided]) -> Chart |
     return Chart(title, inline(figure, "utility", title, f"{'; '.join(spoken[:20])}."), NOTE, made)
 
 
-_LEAST = 1e-3
-
-
 def _drawn(epsilon: float | None) -> float | None:
-    """An epsilon as a logarithmic axis can show it: 0, which promises all, stands at its least."""
-    return None if epsilon is None else min(max(epsilon, _LEAST), 1e8)
+    """An epsilon that a logarithmic axis can show."""
+    return None if epsilon is None else min(max(epsilon, text.LEAST_EPSILON), 1e8)
 
 
 def _point(panel: Axes, one: _Measured, places: Sequence[Decided], nowhere: float, height: float) -> str:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from harness.privacy.views import REPEATABLE
+from harness.reports import noise_ladders
 from harness.reports.noise_ladders import print_frontier, save_frontier
 from harness.results import read_results
 from harness.results.frontier import FrontierDocument, FrontierPoint
@@ -161,7 +162,8 @@ def point(level: float | None, accuracy: float | None, verdict: str, epsilon: fl
     noise: dict[str, Any] = {} if level is None else {"setting": "sigma", "level": level, "defense": "fed_cdp"}
     return FrontierPoint(
         **({"defense": "none"} | noise), dataset="digits", model="logistic", tap="T0.in", accuracy=accuracy,
-        verdict=verdict, epsilon=epsilon, delta=epsilon and 1e-5, unit=epsilon and "example", epsilon_reason="why",
+        verdict=verdict, epsilon=epsilon, epsilon_reason="why",
+        **({} if epsilon is None else {"delta": 1e-5, "unit": "example"}),
     )  # fmt: skip
 
 
@@ -233,6 +235,17 @@ def test_what_is_printed_says_what_a_reader_must_know(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     with pytest.raises(ValueError, match="no point"):
         save_frontier(tmp_path / "c.png", document.model_copy(update={"points": []}))
+
+
+def test_a_proven_epsilon_of_zero_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delta of .2 over few rounds is kept at 0, which no logarithmic axis has."""
+    figures = []
+    monkeypatch.setattr(noise_ladders, "save_figure", lambda figure, path: figures.append(figure))
+    points = [BASE, point(1, 0.89, "resilient", 40.0), point(9, 0.5, "resilient", 0.0)]
+    save_frontier(tmp_path / "a.png", FrontierDocument(environment={}, points=points, answers=[], best=[], settings={}))
+    panel = figures[0].axes[0]
+    drawn = {float(line.get_xdata()[0]) for line in panel.lines if line.get_marker() not in ("None", "", None)}
+    assert drawn == {40.0, 0.001} and "0.001: that or less" in panel.get_xlabel()
 
 
 def test_bits_are_climbed_as_noise_is(harness: Harness) -> None:
