@@ -19,7 +19,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from harness.base.building import build
-from harness.base.progress import counted
+from harness.base.progress import counted, progress
 from harness.datasets import Dataset, load_dataset
 from harness.defenses import DEFENSES, Cohort, Defense, ExampleGradients, RoundContext
 from harness.federation.client_round import train_locally
@@ -135,14 +135,16 @@ class IterationBench:
 def interleaved_medians(steps: dict[str, Callable[[], object]], repeats: int, device: torch.device) -> dict[str, float]:
     """Median seconds of every step; each repeat runs all of them, beginning with another one each time."""
     names, seconds = list(steps), {name: [] for name in steps}
-    for repeat in range(WARM_UP + repeats):
-        first = repeat % len(names)
-        for name in names[first:] + names[:first]:
-            began = time.perf_counter()
-            steps[name]()
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            seconds[name].append(time.perf_counter() - began)
+    with progress("timing", (WARM_UP + repeats) * len(names), "iterations") as bar:
+        for repeat in range(WARM_UP + repeats):
+            first = repeat % len(names)
+            for name in names[first:] + names[:first]:
+                began = time.perf_counter()
+                steps[name]()
+                if device.type == "cuda":
+                    torch.cuda.synchronize()
+                seconds[name].append(time.perf_counter() - began)
+                bar.advance(1)  # between the times that are taken
     return {name: statistics.median(taken[WARM_UP:]) for name, taken in seconds.items()}
 
 

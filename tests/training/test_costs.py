@@ -37,6 +37,12 @@ def test_every_repeat_runs_every_step() -> None:
     assert repeats_for(300, 1) == 300 and repeats_for(300, 100) == 45 and repeats_for(2, 100) == 2
 
 
+def test_who_waits_is_told_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("harness.base.progress.FIRST", 0.0)
+    interleaved_medians({"a": lambda: None, "b": lambda: None}, 1, torch.device("cpu"))
+    assert capsys.readouterr().err.startswith("harness: timing: 1 of 6 iterations, about ")
+
+
 def test_the_plain_loop_is_sgd() -> None:
     torch.manual_seed(0)
     module, images, labels = nn.Linear(3, 2), torch.rand(1, 4, 3), torch.tensor([[0, 1, 1, 0]])
