@@ -13,6 +13,7 @@ from harness.board.comparing import Workspace, rebuild
 from harness.board.making import _statement, reported_for
 from harness.board.reading import cells_of
 from harness.experiment import cell_settings
+from harness.gate.comparing import differing
 from harness.privacy.views import REPEATABLE
 from harness.results import RunFolder, Statement, cell_key
 from harness.results.card import Card
@@ -222,3 +223,17 @@ def test_what_a_paper_prints_stands_beside_its_own_place_only() -> None:
         {"batch_size": 4},
     )
     assert all(reported_for(cell_settings(**facts | {"model": "lenet"} | other)) is None for other in others)
+
+
+@pytest.mark.parametrize(("card", "again", "alike"), [
+    ("at most 4.5% of victims", "at most 4.6% of victims", True),
+    ("at most 4.9% of victims", "at most 5% of victims", True),
+    ("at most 4.4% of victims", "at most 4.6% of victims", False),
+    ("at most 4.6% of victims", "at most 4.5% of victims", False),
+    ("at most 4.5% of victims", "at most 4.6% of clients", False),
+    ("p = 0.031", "p = 0.032", False),
+])  # fmt: skip
+def test_bounds_that_were_rounded_to_the_nearest_are_those_that_are_rounded_up(
+    card: str, again: str, alike: bool
+) -> None:
+    assert (differing({"reason": card}, {"reason": again}) == []) == alike
