@@ -72,7 +72,7 @@ def test_the_table_and_going_on(harness: Harness) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fix"),
     [
-        (("--clients-per-round", "11"), "lower clients_per_round"),
+        (("--clients-per-round", "11"), "lower --clients-per-round"),
         (("--clients", "0"), "clients"),
         (("--defense", "fed_cdpp"), "did you mean"),
         (("--defense", "fed_cdp", "--defense-arg", "sigma=0", "--target-epsilon", "1"), "no valid epsilon"),
