@@ -129,8 +129,10 @@ def cells_of(
 
 
 def _require_counts(captured: CapturedClients, settings: CellSettings, known: set[str]) -> None:
-    """Nobody is accused of noise whose level follows from a number of clients that nobody gave. Raises UsageError."""
-    for name in {"clients", "clients_per_round"} - known:
+    """Nobody is accused of noise whose level follows from a number that nobody gave. Raises UsageError."""
+    for name in ("clients", "clients_per_round", "rounds"):
+        if name in known or (name == "rounds" and captured.record.rounds is not None):
+            continue
         other = settings.model_copy(update={name: 2 * getattr(settings, name)})
         noises = [noise_of(captured, one, within=True) for one in (settings, other)]
         if len({str(noise and (noise.law, noise.deviation)) for noise in noises}) > 1:

@@ -488,6 +488,10 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "noise that is shared among nobody knows how many": (
         lambda folder: edit(folder, defense={"name": "secagg_ddp", "settings": {}}), (), '"clients_per_round"; add',
     ),
+    "noise that decays over nobody knows how many rounds": (
+        lambda folder: edit(folder, round=5, defense={"name": "fed_acdp", "settings": {"policy": "linear", "floor": 4}}),
+        (), 'depends on "rounds"; add',
+    ),
     "a scale before or behind a clip": (
         lambda folder: edit(folder, defense=CDP, loss_scale=4), (), "whether loss_scale 4 is in gradients before the",
     ),
