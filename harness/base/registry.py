@@ -153,6 +153,8 @@ class Registry(Generic[T]):
         """
         self._load_plugins()
         if len(parts := self.parts(name)) > 1:
+            if "" in parts:
+                raise UsageError(f"{self.kind} {name!r} lacks a name beside a plus sign; name it or leave the sign out")
             stack = [self.resolve(part) for part in parts]
             twice = next((part for part in stack if stack.count(part) > 1), None)
             if twice is not None:
@@ -164,6 +166,8 @@ class Registry(Generic[T]):
         known = [*self._entries, *self._aliases]
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(self._entries))}"
+        if "," in name:
+            hint = "name one alone"
         raise UsageError(f"unknown {self.kind} {name!r}; {hint}")
 
     def is_given(self, name: str) -> bool:

@@ -35,6 +35,7 @@ FACTS: dict[str, Any] = {
     "model": "mlp", "image_shape": (1, 8, 8), "classes": 10, "learning_rate": 0.05, "batch_size": 1,
 }  # fmt: skip
 CDP = {"name": "fed_cdp", "settings": {"clip": 1.0, "sigma": 6.0, "clipping": "whole"}}
+DECAYS = {"name": "fed_acdp", "settings": {"policy": "linear", "floor": 4.0}}
 
 
 @pytest.fixture
@@ -489,8 +490,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
         lambda folder: edit(folder, defense={"name": "secagg_ddp", "settings": {}}), (), '"clients_per_round"; add',
     ),
     "noise that decays over nobody knows how many rounds": (
-        lambda folder: edit(folder, round=5, defense={"name": "fed_acdp", "settings": {"policy": "linear", "floor": 4}}),
-        (), 'depends on "rounds"; add',
+        lambda folder: edit(folder, round=5, defense=DECAYS), (), 'depends on "rounds"; add',
     ),
     "a scale before or behind a clip": (
         lambda folder: edit(folder, defense=CDP, loss_scale=4), (), "whether loss_scale 4 is in gradients before the",
