@@ -37,7 +37,7 @@ def as_written(message: str, names: Mapping[str, str]) -> str:
     forms = (
         rf"(?<![\w-])--(?:{some.replace('_', '-')})(?![\w-])",
         rf"^(?:{some})(?=: )",
-        rf"(?<=\braise |\blower |\bleave )(?:{some})(?:(?:, | or )(?:{some}))*(?![\w-])",
+        rf"(?<=\braise |\blower |\bleave )(?!out\b)(?:{some})(?:(?:, | or )(?:{some}))*(?![\w-])",
         rf"(?<=\bgive )(?:{some})(?=[,;]|$)",
         rf"(?<![\w.'\"/=-])(?=[a-z]+_)(?:{some})(?![\w.(/'\"=-]| =)",
     )
