@@ -5,6 +5,7 @@ Composition Theorem for Differential Privacy" (epsilon and delta).
 """
 
 import math
+import re
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from statistics import NormalDist
 
@@ -13,6 +14,7 @@ from harness.base.kinds import plural
 #: Of absent records, the share called present at which power is stated.
 FALSE_ALARMS = 0.01
 _NORMAL = NormalDist()
+_PERCENT = re.compile(r"(\d+(?:\.\d)?)%")
 
 
 def told_apart(
@@ -57,6 +59,16 @@ def percent_up(bound: float) -> str:
     """A bound from above, in [0, 1], as a percentage with at most one decimal, rounded up: the nearest number may be
     below what was proven."""
     return f"{math.ceil(round(1000 * bound, 6)) / 10:.1f}".removesuffix(".0") + "%"
+
+
+def says_as_much(said: str, found: str) -> bool:
+    """Return whether two sentences are the same, but for percentages that were rounded to the nearest in the first, as
+    they all were before, and are rounded up in the second."""
+    steps = [
+        round(10 * (float(new) - float(old)))
+        for old, new in zip(_PERCENT.findall(said), _PERCENT.findall(found), strict=False)
+    ]
+    return said == found or (_PERCENT.sub("%", said) == _PERCENT.sub("%", found) and {*steps} <= {0, 1})
 
 
 def up(bound: float, digits: int = 3) -> str:

@@ -64,7 +64,9 @@ def compare(card: Card, again: Card, statistically: bool = False) -> Comparison:
         other.append("a GPU adds up in another order each time")
     if not other and not statistically:
         found = differing(card.model_dump(mode="json"), again.model_dump(mode="json"))
-        return Comparison([one for one in found if not one.startswith("hash:")], exact=True)
+        rounded = ["the same but for percentages in sentences, which are rounded up now"] if found else []
+        found = [one for one in found if not one.startswith("hash:")]
+        return Comparison(found, exact=True, notes=[] if found else rounded)
     why = "; ".join(other) if other else "it was asked for"
     # Another processor alone draws the same numbers, and rounds them otherwise.
     alike = bool(other) and not _draws_otherwise(card, again)

@@ -23,6 +23,7 @@ from scipy import stats
 from harness.attacks.suites import LATEST
 from harness.base.errors import UsageError
 from harness.base.kinds import EVERY
+from harness.base.presence import says_as_much
 from harness.base.vectors import Layout
 from harness.base.version import __version__
 from harness.datasets import DATASETS
@@ -184,7 +185,7 @@ def _of_cell(
     source = "its victims say" if possible else "it is impossible:"
     if verdict.verdict != cell.verdict:
         return _differing(who, cell.verdict, verdict.verdict, source, version, cell.suite)
-    if old or verdict.reason == cell.verdict_reason:
+    if old or says_as_much(cell.verdict_reason, verdict.reason):
         return None
     said = f"its verdict_reason is {cell.verdict_reason!r}, {source} {verdict.reason!r}"
     return Finding("differs", f"{who} was changed: {said}")
@@ -300,6 +301,8 @@ def _differing_in(said: Any, found: Any, place: str, within: float = _ROUNDING) 
 def _is_as_good_as(said: Any, found: Any, within: float) -> bool:
     if type(said) is float and type(found) in (float, int):
         return math.isclose(said, found, rel_tol=within, abs_tol=_ROUNDING**2)
+    if isinstance(said, str) and isinstance(found, str):
+        return says_as_much(said, found)
     return said == found and isinstance(said, bool) == isinstance(found, bool)
 
 

@@ -14,7 +14,6 @@ exact whatever the distribution, which a re-run with other seeds needs as much a
 """
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import hypergeom
 
+from harness.base.presence import says_as_much
 from harness.base.randomness import derive_seed
 from harness.gate.cells import GateCell
 from harness.gate.settings import NOT_THERE, Settings, defaults_of
@@ -106,7 +106,6 @@ EFFECT = 0.1
 # Beside standard errors of a difference: of shares, of accuracies, of other numbers, and of errors' logarithms.
 _SHARE, _ACCURACY, _RELATIVE, _LOGARITHM = 0.03, 0.02, 0.05, 0.2
 _SEEN, _UNSEEN = 3e-4, 0.3  # p-values that are not both of the same, but once in thousands
-_PERCENT = re.compile(r"\d+(?:\.\d)?(?=%)")
 _EXACT = 1e-3  # RMSE below which nobody sees an error
 _PERFECT = 60.0  # PSNR above which nobody does either
 # Measures in [0, 1], whose means are held too: so many victims may end otherwise where something rounds otherwise.
@@ -151,16 +150,8 @@ def differing(there: Any, here: Any, place: str = "") -> list[str]:
             for number, (one, other) in enumerate(zip(there, here, strict=True))
             for line in differing(one, other, f"{place}[{number}]")
         ]
-    if there == here or (isinstance(there, str) and isinstance(here, str) and _is_rounded_up(there, here)):
-        return []
-    return [f"{place}: {_short(there)} in the card, {_short(here)} computed again"]
-
-
-def _is_rounded_up(there: str, here: str) -> bool:
-    """Return whether only bounds differ, which earlier commits rounded to the nearest tenth of a percent."""
-    bounds = [[float(one) for one in _PERCENT.findall(said)] for said in (there, here)]
-    alike = _PERCENT.sub("", there) == _PERCENT.sub("", here)
-    return alike and all(0 <= up - nearest < 0.11 for nearest, up in zip(*bounds, strict=True))
+    alike = says_as_much(there, here) if isinstance(there, str) and isinstance(here, str) else there == here
+    return [] if alike else [f"{place}: {_short(there)} in the card, {_short(here)} computed again"]
 
 
 def _short(value: Any) -> str:

@@ -61,6 +61,19 @@ def test_an_edited_cell_differs_from_its_victims(changes: dict[str, object], sai
     assert one.kind == "differs" and said in one.line
 
 
+@pytest.mark.parametrize(("said", "faults"), [("4.5%", 0), ("4.4%", 0), ("4.3%", 1), ("4.6%", 1), ("4.4", 1)])
+def test_a_bound_that_was_rounded_to_the_nearest_was_not_edited(said: str, faults: int) -> None:
+    """Nothing of 66 came back: at most 4.44%."""
+    facts = {"cell": "0" * 20, "seed": 0, "outcome": "failure", "rmse": 1.0, "lineup_rank": 6, "lineup_size": 11}
+    cell = CellResult(
+        **PLACE, model="m", seeds=[0], victims=66, key="0" * 20, outcomes=Outcomes(failure=66), controls=[WORKS],
+        asr={"strict": rate_of([False] * 66)}, lineup=Lineup(rate=0.0, mean_rank=0.5, p_value=0.5),
+        verdict="resilient",
+        verdict_reason=f"no leak was found; at most {said} of victims can be reconstructed (95% confidence)",
+    )  # fmt: skip
+    assert len(found(cell, [VictimRecord(**PLACE, **facts, victim=number) for number in range(66)])) == faults
+
+
 def skipped(by: str = "cpl", **changes: object) -> CellResult:
     return CellResult(
         **PLACE | {"attack": "map", **changes}, model="m", seeds=[0], victims=64, key="1" * 20, suite=LATEST["auto"],
