@@ -28,6 +28,7 @@ from harness.datasets.own_table import (
     GOOD_FILE,
     LABEL,
     TEXT,
+    as_texts,
     is_table,
     load_own_table,
     odd_character,
@@ -355,11 +356,13 @@ def _columns(file: DataFile) -> tuple[list[str], list[str]]:
     for name, values in columns.items():
         wrong = next((place for place, value in enumerate(values) if not isinstance(value, str | int)), None)
         if wrong is not None:
-            raise file.wrong(f"has {values[wrong]!r} as {name} in row {wrong + 1}", "give texts, and labels as numbers")
+            raise file.wrong(
+                f"has {values[wrong]!r} as {name} in row {wrong + 1}",
+                "give texts, and labels as names or whole numbers",
+            )
     if not columns[TEXT]:
         raise file.wrong("has no rows", GOOD_FILE)
-    texts, labels = ([str(value) for value in columns[name]] for name in (TEXT, LABEL))
-    return texts, labels
+    return [str(value) for value in columns[TEXT]], as_texts(file, LABEL, columns[LABEL])
 
 
 def _require_texts(file: DataFile, texts: Sequence[str]) -> None:

@@ -193,10 +193,12 @@ def _cells(file: DataFile, columns: Sequence[Column]) -> dict[str, list[str]]:
     rows = len(columns[0][1])
     if rows < _FEWEST_ROWS:
         raise file.wrong(f"has {rows} rows", f"give at least {_FEWEST_ROWS}")
-    return {name: _as_texts(file, name, column) for name, (_, column) in zip(names, columns, strict=True)}
+    return {name: as_texts(file, name, column) for name, (_, column) in zip(names, columns, strict=True)}
 
 
-def _as_texts(file: DataFile, name: str, values: list[Any]) -> list[str]:
+def as_texts(file: DataFile, name: str, values: list[Any]) -> list[str]:
+    """The cells of a column without spaces around them; an empty one for None. Raises UsageError: a date and the like,
+    or a control character."""
     wrong = next((row for row, value in enumerate(values, 1) if not isinstance(value, str | int | float | None)), None)
     if wrong is not None:
         kind = type(values[wrong - 1]).__name__

@@ -38,6 +38,13 @@ def test_labels_may_be_names_and_scripts_are_kept(tmp_path: Path) -> None:
     assert data.words.text(tokens_of(data.images[0]).tolist()) == "Καλημέρα \U0001f600"
 
 
+@pytest.mark.parametrize(("spaced", "same"), [("a,cold\nb, cold\nc,warm \n", "a,cold\nb,cold\nc,warm\n"),
+                                              ("a, 10\nb, 2\nc,0\n", "a,10\nb,2\nc,0\n")])  # fmt: skip
+def test_spaces_around_a_label_make_no_class_of_its_own(tmp_path: Path, spaced: str, same: str) -> None:
+    one, other = (load(tmp_path, f"text,label\n{rows}") for rows in (spaced, same))
+    assert one.class_names == other.class_names and torch.equal(one.labels, other.labels)
+
+
 def test_what_is_lost_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     load(tmp_path, "text,label\na b,0\nb a,1\n")
     assert not caplog.text
@@ -75,6 +82,7 @@ def test_no_text_is_private_and_public(tmp_path: Path) -> None:
         ("text,label\na,b,0\n", "has other columns in row 1 than in its head; put values with commas in quotes"),
         ("text,label\na\n", "has other columns in row 1"),
         ("text,label\na,0\nb,\n", "has no label in row 2"),
+        ("text,label\na,\x1b[31m\nb,0\n", r"control character U\+001B in column 'label', row 1; take it out"),
         ("text,label\na,-1\nb,0\n", r"has a negative label \(-1\)"),
         ("text,label\na,0\nb,0\n", "has texts of one class only; give two classes"),
         ("text,text,label\na,b,0\nc,d,1\n", "has two columns 'text'; rename one of them"),
@@ -104,6 +112,11 @@ def test_parquet_is_read_alike(tmp_path: Path) -> None:
     assert torch.equal(theirs.images, ours.images) and theirs.texts == ours.texts
     parquet.write_table(arrow.table({"text": ["a", None], "label": [0, 1]}), path)
     with pytest.raises(UsageError, match="has None as text in row 2"):
+        load_dataset(str(path), tmp_path)
+    parquet.write_table(arrow.table({"text": ["a", "b"], "label": [0.0, 1.0]}), path)
+    with pytest.raises(
+        UsageError, match=r"has 0\.0 as label in row 1; give texts, and labels as names or whole numbers"
+    ):
         load_dataset(str(path), tmp_path)
     path.write_bytes(b"PAR1")
     with pytest.raises(UsageError, match=r"cannot be read as Parquet .* save images as \.npz"):
