@@ -99,7 +99,7 @@ class Decode(ClosedForm):
 
 def _compared(seen: Observation, text: Tensor, label: int, likely: "Likely", places: Iterable[int]) -> Tensor:
     """A text (T,) of a class after its word at each place was compared with the likeliest, by the whole gradient."""
-    best = likely.scores.topk(_OTHERS, dim=0).indices
+    best = likely.scores.topk(min(_OTHERS, len(likely.scores) - 1), dim=0).indices  # an end is no word
     for place in places:
         words = best[:, place]
         if text[place] not in words:

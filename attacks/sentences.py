@@ -18,7 +18,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from harness.attacks.token_layers import outside, row_space, token_layer, vectors_at
+from harness.attacks.token_layers import other_words, outside, row_space, token_layer, trial_text, vectors_at
 from harness.attacks.token_rows import tables_of
 from harness.base.errors import UsageError
 from harness.base.words import PAD, images_of
@@ -89,8 +89,8 @@ def first_attention(model: RowModel) -> FirstAttention:
     words, _ = tables_of(model, "span")
     name, places = token_layer(model, "span").prefix, model.image_shape[-1]
     network = model.plain(model.initial_weights([("tokens",)])[0])
-    text = torch.arange(places)[None] % ((model.vocabulary or 0) - 2) + 2
-    other = torch.cat([text[:, :1], text[:, 1:].flip(1)], 1)  # all is changed but the first word
+    text = trial_text(model)[None]
+    other = torch.cat([text[:, :1], other_words(text[:, 1:])], 1)  # all is changed but the first word
     with torch.no_grad(), in_evaluation_mode(network), _calls(network) as calls:
         network(images_of(torch.cat([text, other])).to(next(network.parameters())))
 

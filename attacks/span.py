@@ -33,6 +33,7 @@ from harness.attacks.token_layers import (
     matrix_of,
     most_tokens,
     nearest,
+    other_words,
     outside,
     rank_above_noise,
     rank_of,
@@ -45,6 +46,7 @@ from harness.attacks.token_layers import (
     text_of,
     token_layer,
     token_layers,
+    trial_text,
     vectors_at,
 )
 from harness.attacks.token_rows import moved, used_rows
@@ -189,7 +191,7 @@ def prefix_layer(model: RowModel) -> TokenLayer | None:
     """The first trained layer that is given vectors of the words up to a place; None if later words change them."""
     weights, text, half = _trial(model)
     before = {one.prefix for one in token_layers(model, "span")}
-    other = torch.cat([text[:half], text[half:].flip(0)])
+    other = torch.cat([text[:half], other_words(text[half:])])
     for name, layer in model.plain_module.named_modules():
         weight = matrix_of(name, layer, model)
         if weight is None or name in before:
@@ -217,9 +219,8 @@ def takes_beginnings(model: RowModel, layer: TokenLayer) -> bool:
 
 def _trial(model: RowModel) -> tuple[Tensor, Tensor, int]:
     """Weights (P,), a text (T,) of many words, and half of its places."""
-    places = model.image_shape[-1]
-    text = torch.arange(places) % ((model.vocabulary or 0) - 2) + 2
-    return model.initial_weights([("tokens",)])[0], text, max(1, places // 2)
+    text = trial_text(model)
+    return model.initial_weights([("tokens",)])[0], text, max(1, len(text) // 2)
 
 
 def texts_by_prefix(observation: Observation, later: TokenLayer, row: int) -> Tensor:

@@ -92,11 +92,11 @@ def token_layers(model: RowModel, attack: str) -> tuple[TokenLayer, ...]:
     Raises:
         UsageError: the network reads no texts, or none of its trained layers reads vectors of single tokens.
     """
-    vocabulary, places = require_texts(model, attack), model.image_shape[-1]
+    require_texts(model, attack)
+    one, places = trial_text(model), model.image_shape[-1]
     # Two texts that share every second token: a layer that mixes tokens gives these other vectors.
-    one = torch.arange(places) % (vocabulary - 2) + 2
-    other = torch.where(torch.arange(places) % 2 == 0, one, one.flip(0))
-    same, weights = (one == other).nonzero()[:, 0], model.initial_weights([("tokens",)])[0]
+    same, weights = torch.arange(0, places, 2), model.initial_weights([("tokens",)])[0]
+    other = other_words(one).index_copy(0, same, one[same])
     found: list[TokenLayer] = []
     read: dict[str, Tensor] = {}
     for name, layer in model.plain_module.named_modules():
@@ -118,6 +118,16 @@ def token_layers(model: RowModel, attack: str) -> tuple[TokenLayer, ...]:
         f"attack {attack!r} needs a trained layer that reads the vectors of single tokens, which model {model.name!r} "
         "lacks; use --attack auto"
     )
+
+
+def trial_text(model: RowModel) -> Tensor:
+    """A text (T,) of as many different words as may be, from number 2 on."""
+    return torch.arange(model.image_shape[-1]) % ((model.vocabulary or 0) - 2) + 2
+
+
+def other_words(text: Tensor) -> Tensor:
+    """A text (T,) that has another word at every place than a :func:`trial_text`, however few words there are."""
+    return text - 1
 
 
 def same_vectors(ones: Tensor, others: Tensor) -> bool:
@@ -171,7 +181,7 @@ def tried_gradients(
 def read_before(model: RowModel, layer: TokenLayer) -> tuple[str, ...]:
     """Names of the weights on which depends what a layer is given."""
     network = model.plain(model.initial_weights([("tokens",)])[0])
-    text = torch.arange(model.image_shape[-1])[None] % ((model.vocabulary or 0) - 2) + 2
+    text = trial_text(model)[None]
     named = {name: one for name, one in network.named_parameters() if name in model.layout.names}
     with torch.enable_grad(), in_evaluation_mode(network), stopped_at(network.get_submodule(layer.prefix)) as given:
         with suppress(Seen):

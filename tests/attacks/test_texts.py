@@ -16,12 +16,31 @@ from harness.attacks.decode import Decode
 from harness.attacks.identify import Identify
 from harness.attacks.residual import improbability
 from harness.attacks.sentences import FirstAttention, Reader, first_attention, unexplained
-from harness.attacks.span import Span, told
-from harness.attacks.token_layers import candidates_at, outside, rank_of, read_before, row_space, token_layer
+from harness.attacks.span import Span, prefix_layer, told
+from harness.attacks.token_layers import (
+    candidates_at,
+    outside,
+    rank_of,
+    read_before,
+    row_space,
+    token_layer,
+    token_layers,
+)
 from harness.attacks.token_rows import TokenRows, ordered
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout, clip, group_products
-from harness.base.words import BITS, MARKS, MOST_WORDS, PAD, UNKNOWN, Words, images_of, require_texts_for, tokens_of
+from harness.base.words import (
+    BITS,
+    MARKS,
+    MOST_WORDS,
+    PAD,
+    UNKNOWN,
+    TextShape,
+    Words,
+    images_of,
+    require_texts_for,
+    tokens_of,
+)
 from harness.datasets import Dataset, divide
 from harness.datasets.notes import PLACES, vocabulary, written
 from harness.datasets.prior import fit_prior
@@ -244,6 +263,20 @@ def test_a_text_of_no_words_explains_nothing(behind: RowModel, notes: Dataset) -
 def test_where_attention_stands_is_found(model: RowModel, behind: RowModel) -> None:
     assert first_attention(model) == FirstAttention("encoder.0.self_attn", "encoder.0.norm1", before=True)
     assert first_attention(behind) == FirstAttention("layer.self_attn", "first", before=False)
+
+
+@pytest.mark.parametrize(("vocabulary", "places"), [(60, 2), (3, 5), (4, 5), (4, 6)])
+def test_few_words_and_places_are_told_apart(vocabulary: int, places: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS._entries, "few", lambda shape, classes: NormBehind(vocabulary, shape[2], classes))
+    few, texts = RowModel("few", TextShape(vocabulary, places), 2), torch.full((1, places), 2)
+    assert [one.prefix for one in token_layers(few, "span")] == ["layer.self_attn"]
+    assert prefix_layer(few) is None
+    assert first_attention(few) == FirstAttention("layer.self_attn", "first", before=False)
+    weights = few.initial_weights([(0, 0)])
+    gradient = few.gradient(weights, images_of(texts)[None], torch.zeros(1, 1, dtype=torch.long))
+    target = gradient + torch.randn(gradient.shape, generator=torch.Generator().manual_seed(0))
+    found = made(Decode(), Observation(few, weights, target, 1, ((0, 0),), noise=Noise("gaussian", 1.0)))[0, 0]
+    assert (found != PAD).sum() == (found != PAD).nonzero().max() + 1  # a text ends once
 
 
 def test_what_a_network_of_texts_cannot_give(model: RowModel, notes: Dataset) -> None:
