@@ -198,6 +198,8 @@ _ROUNDING = 1e-3
 _EQUAL = 1e-4
 # Of the largest step of Adam, what a gradient next to 0 makes at most.
 _SHORT = 0.9
+# Of the largest step of Adam, what is next to nothing, and of which share of a tensor more is no first step of it.
+_NOTHING, _BETWEEN = 0.1, 0.1
 # Behind noise the bound holds where norms so many times as large would be seen.
 _FORGOTTEN = 2.0
 # Coordinates of a tensor that are compared with another tensor's, and with each other: of many, some are equal.
@@ -383,6 +385,8 @@ def _in_first_step(evidence: Evidence) -> Check | None:
     hardly a coordinate; None of other steps, or where none is seen.
 
     Whatever is under noise, a coordinate is within t of 0 with no more than the chance of the noise alone (Anderson).
+    Steps at a smaller rate, or with a state of before, are short for another reason: few are next to nothing, or none is
+    whole. Nobody is accused by these.
     """
     adaptive = evidence.settings.update_reading.adaptive
     level = None if adaptive is None else level_of(noise_of(evidence.captured, evidence.settings, within=True))
@@ -391,11 +395,18 @@ def _in_first_step(evidence: Evidence) -> Check | None:
     level *= min((1.0, *drawn_levels(evidence)))
     grain = 2 * evidence.captured.grain.double()[:, None]
     near = float(adaptive.gradient(torch.tensor(_SHORT / adaptive.root), torch.zeros(())))
-    short = [adaptive.root * (adaptive.step(one).abs() + grain) <= _SHORT for one in evidence.tensors()]
-    counts, sizes = np.stack([one.sum(1).numpy() for one in short], 1), np.array(evidence.layout.sizes)
+    made = [adaptive.root * (adaptive.step(one).abs() + grain) for one in evidence.tensors()]
+    counts, nothing = (
+        np.stack([(one <= most).sum(1).numpy() for one in made], 1) for most in (_SHORT, _NOTHING)
+    )  # fmt: skip
+    sizes, whole = np.array(evidence.layout.sizes), torch.cat(made, 1).amax(1, keepdim=True).numpy() > _SHORT
     p_values = binom.sf(counts - 1, sizes, 2 * norm.cdf(near / level) - 1)
-    if (p_value := bonferroni(p_values)) >= LEVEL:
+    if bonferroni(p_values) >= LEVEL:
         return None
+    p_values = np.where(whole & (counts - nothing <= _BETWEEN * sizes), p_values, 1.0)
+    if (p_value := bonferroni(p_values)) >= LEVEL:
+        said = f"steps are smaller than the first one of {evidence.settings.optimizer} with this learning_rate: correct"
+        return Check(ENOUGH, "cannot tell", f"{said} it, or make a new optimizer for the captured round")
     row, column = np.unravel_index(int(p_values.argmin()), p_values.shape)
     said = (
         f"{counts[row, column]} of {sizes[column]} coordinates of {evidence.layout.names[column]} of client {row + 1}"

@@ -205,6 +205,15 @@ def test_noise_that_is_off_under_a_step_of_adam_is_seen(how: dict[str, Any], out
     assert check.outcome == outcome and (outcome == "cannot tell" or "it is off or weaker there" in check.detail), check
 
 
+@pytest.mark.parametrize("actual", [0.1, 0.7])
+def test_short_steps_of_adam_at_another_rate_accuse_nobody_of_noise_that_is_off(actual: float, tmp_path: Path) -> None:
+    declared = Declared(name="fed_cdp", settings={"clip": 0.1, "sigma": 1.0, "clipping": "whole"})
+    client = Client(clip=0.1, deviation=0.1, batch=4, adam=True)
+    case = Case("another rate", declared, client, batch=4, said={"learning_rate": RATE / actual})
+    (check,) = [one for one in run_case(case, tmp_path, truth=False) if one.name == ENOUGH]
+    assert check.outcome == "cannot tell" and "this learning_rate: correct it" in check.detail, check
+
+
 @pytest.mark.parametrize(("deviation", "violated"), [(0.1, False), (0.0, True)])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_with_the_truth_it_is_seen_under_more_steps_too(
