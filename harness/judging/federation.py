@@ -32,7 +32,7 @@ from harness.judging.parts import (
     trained_network,
     without_earlier,
 )
-from harness.judging.truths import as_drawn, clips_examples, tell_smaller, truth_of, words_of_captures
+from harness.judging.truths import as_drawn, clips_examples, goes_by_size, tell_smaller, truth_of, words_of_captures
 from harness.models.batch_norm import STATISTICS, Buffers, RunningStatistics, trained_layers
 
 _OWN = {"client", "round", "framework", "examples", "format", "state", "order"}
@@ -210,11 +210,14 @@ def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> 
     first = captures[0]
     record, sampling = first.record, _sampling(first)
     defense = translated(record.defense)
-    if record.loss_scale != 1 and clips_examples(record):
+    if record.loss_scale != 1 and goes_by_size(record):
+        # Of other optimizers, and of a gradient, another rate is no multiple of what was sent.
+        plain = (record.local_optimizer or PLAIN).model_copy(update={"loss_scale": 1.0}).is_plain
+        rate = f"learning_rate {record.learning_rate * record.loss_scale:g} without loss_scale"
+        other = f", or, if what the defense made is multiplied, give {rate}" * (plain and first.kind != "gradient")
         raise UsageError(
-            f"capture {str(first.folder)!r}: whether loss_scale {record.loss_scale:g} is in gradients before the clip "
-            "of each example is not said; capture a round with the mean, or, if clipped gradients are multiplied, give "
-            f"learning_rate {record.learning_rate * record.loss_scale:g} without loss_scale"
+            f"capture {str(first.folder)!r}: whether loss_scale {record.loss_scale:g} is in gradients before the "
+            f"defense's clip or noise is not said; capture a round with the mean{other}"
         )
     if attacked or defense is None or not _is_of_updates(defense):
         _require_gradients(first)

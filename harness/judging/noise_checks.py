@@ -385,8 +385,8 @@ def _in_first_step(evidence: Evidence) -> Check | None:
     hardly a coordinate; None of other steps, or where none is seen.
 
     Whatever is under noise, a coordinate is within t of 0 with no more than the chance of the noise alone (Anderson).
-    Steps at a smaller rate, or with a state of before, are short for another reason: few are next to nothing, or none is
-    whole. Nobody is accused by these.
+    Steps at a smaller rate, or with a state of before, are short for another reason: few are next to nothing, or none
+    is whole. Nobody is accused by these.
     """
     adaptive = evidence.settings.update_reading.adaptive
     level = None if adaptive is None else level_of(noise_of(evidence.captured, evidence.settings, within=True))

@@ -18,7 +18,7 @@ from harness.datasets import Dataset
 from harness.datasets.files import DataFile
 from harness.datasets.record import build_dataset
 from harness.defenses import DEFENSES
-from harness.federation.taps import Tap
+from harness.federation.taps import Hook, Tap
 from harness.judging.capture import FACTS, Capture, CaptureRecord
 from harness.judging.framework_defenses import translated
 from harness.models.tokenizers import read_tokenizer
@@ -57,6 +57,13 @@ def clips_examples(record: CaptureRecord) -> bool:
         return False
     clipping = build(DEFENSES, declared.name, declared.settings).clipping_at(Tap.STEP, record.learning_rate)
     return clipping is not None and clipping.unit == "example"
+
+
+def goes_by_size(record: CaptureRecord) -> bool:
+    """Return whether the declared defense clips gradients or adds noise to them, so that their size counts."""
+    declared = translated(record.defense)
+    flow = [] if declared is None else build(DEFENSES, declared.name, declared.settings).flow()
+    return any(one.at.hook is Hook.CLIENT_STEP and (one.clips or one.noises) for _, one in flow)
 
 
 def tell_smaller(captures: Sequence[Capture], drawn: Sequence[Capture]) -> None:

@@ -495,6 +495,14 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "a scale before or behind a clip": (
         lambda folder: edit(folder, defense=CDP, loss_scale=4), (), "whether loss_scale 4 is in gradients before the",
     ),
+    "a scale before or behind noise": (
+        lambda folder: edit(folder, loss_scale=4, defense={"name": "noise", "settings": {"applies_to": "gradient"}}),
+        (), "if what the defense made is multiplied, give learning_rate",
+    ),
+    "a scale that Adam takes away": (
+        lambda folder: edit(folder, defense=CDP, loss_scale=4, optimizer="adam"), (),
+        "noise is not said; capture a round with the mean\n",
+    ),
     "an unknown optimizer": (lambda folder: edit(folder, optimizer="lion"), (), "should be 'sgd', 'adam'"),
     "unknown momentum": (lambda folder: edit(folder, optimizer="momentum", local_steps=2), (), "its coefficient"),
     "counts that contradict": (
