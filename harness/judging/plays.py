@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from scipy.stats import binom
 from scipy.stats import t as student
 from torch import Tensor
 
@@ -32,7 +33,7 @@ from harness.judging.federation import CapturedClients
 PLAYS = 16
 # Of a norm: what says nothing against a truth, and from which on a spread may hide that it is another client's.
 UNLIKE, HIDES = 0.02, 0.5
-# Of the distance of the farthest draw: so far no draw goes of which each coordinate is drawn for itself.
+# Of the distance of the farthest draw: so far no draw goes of which many coordinates are drawn, each for itself.
 FAR = 5.0
 #: The chance that a draw is called too far to be explained, where that accuses nobody and only withholds an estimate.
 UNFIT = 1e-3
@@ -104,6 +105,20 @@ class Drawn:
         spread, along, norm = (torch.stack(one) for one in zip(*others, strict=True))
         return spread, along, norm
 
+    def farthest(self, sent: Tensor, grain: Tensor) -> Tensor:
+        """Chances (V,) that what was sent is the farthest draw in so many coordinates, each of which is drawn for itself.
+
+        Where one draw is farther from the mean of all than the others are, each of them is that one as probably.
+        """
+        middle = (sum(total for total, _ in self._halves) + sent) / (PLAYS + 1)
+        own, grain = (sent - middle).abs(), grain[:, None]
+        first = second = torch.zeros_like(own)
+        for number in range(PLAYS):
+            away = (self.play(number) - middle).abs()
+            first, second = first.maximum(away), second.maximum(first.minimum(away))
+        mine, others = own > first + grain, first > second.maximum(own) + grain
+        return torch.from_numpy(binom.sf(mine.sum(1) - 1, (mine | others).sum(1), 1 / (PLAYS + 1)))
+
     def signal(self, sent: Tensor) -> Tensor:
         """The squared norm (V,) of the mean on what is compared, without that of chance: two halves share none."""
         if self.middle is not None:
@@ -140,8 +155,11 @@ def check_of_draws(name: str, sent: Tensor, grain: Tensor, drawn: Drawn, noisy: 
     usual = f"draws by {float((spread / norm).mean()):.2g}"
     if not bool(like.all()):
         usual += "" if bool(distant.any()) else ", and goes less or more in its direction than they do"
-        far_off = drawn.separate and bool((found > FAR * spread.amax(0) + slack).any())
-        if far_off or bool((spread.amax(0) <= slack).all()):
+        accused = (spread.amax(0) <= slack).all().expand_as(found)
+        if drawn.separate:  # of few coordinates one may go far that never did in the plays
+            accused = accused | (found > FAR * spread.amax(0) + slack)
+            accused = accused & (drawn.farthest(sent, grain) < LEVEL / len(sent)) if bool(accused.any()) else accused
+        if bool(accused.any()):
             fix = "check learning_rate, loss_scale, the optimizer, the truth's order and scale, each layer's mode"
             return Check(name, "violated", f"{said}, {usual}; {fix}")
         return cannot(name, f"{said}, {usual}")

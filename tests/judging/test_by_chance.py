@@ -15,6 +15,7 @@ from harness.judging.declared import groups_of
 from harness.judging.evidence import Check
 from harness.judging.explained import explained
 from harness.judging.federation import federations
+from harness.judging.plays import PLAYS, Drawn, check_of_draws
 from harness.judging.stage import SimulatedStage
 from harness.models.networks import build_module
 from harness.testing import digits
@@ -85,6 +86,18 @@ def test_many_clients_tell_what_one_does_not(tmp_path: Path) -> None:
     few, many = (found(tmp_path / str(count), "fed_acdp", {"sigma": 0.15}, True, count) for count in (1, 60))
     assert few.outcome == "holds" and many.undecided and "less or more in its direction" in many.detail, (few, many)
     assert found(tmp_path / "right", "fed_acdp", {"sigma": 0.15}, False, 60).outcome == "holds"
+
+
+@pytest.mark.parametrize(("true", "levels"), [((1.0, 0.02, 0.02, 0.01), 1), ((1.0, 0.05, 0.003, 0.002), 16)])
+def test_of_few_numbers_one_may_be_rounded_as_in_no_play(true: tuple[float, ...], levels: int) -> None:
+    """Once in a hundred to a thousand honest clients went 5 times as far as all plays."""
+    exact, random = torch.tensor([true], dtype=torch.float64), torch.Generator().manual_seed(0)
+    step = exact.norm() / levels
+    for _ in range(2000 if levels > 1 else 200):
+        draws = torch.rand(PLAYS + 1, 4, generator=random, dtype=torch.float64)
+        own, *plays = ((exact / step + one).floor() * step for one in draws)
+        drawn = Drawn(plays.__getitem__, leaves_out=False, middle=exact, separate=True)
+        assert check_of_draws("truth", own, torch.zeros(1), drawn, noisy=False).outcome != "violated"
 
 
 def test_a_client_that_sent_nothing_that_was_drawn_is_undecided(tmp_path: Path) -> None:
