@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import StrictBool
-
 from harness.base.building import require_known, typed
 from harness.base.errors import UsageError
 from harness.base.presence import FALSE_ALARMS, lax, told_apart
@@ -29,7 +27,7 @@ def claims(
     model: str | None = None, rounds: int | None = None, clients: int | None = None, per_round: int | None = None,
     participations: int | None = None, weights: Weights | None = None, examples: int | None = None,
     batch_size: int | None = None, local_epochs: int | None = None, local_steps: int | None = None,
-    drop_last: StrictBool = False, optimizer: Literal["sgd", "momentum", "adam"] | None = None,
+    drop_last: bool | None = None, optimizer: Literal["sgd", "momentum", "adam"] | None = None,
     server_optimizer: str | None = None, parameters: int | None = None, scalars: int | None = None,
     buffers: Literal["none", "float", "int"] | None = None, delta: float | None = None,
     framework_version: str | None = None, **unknown: Any,

@@ -106,7 +106,7 @@ class Drawn:
         return spread, along, norm
 
     def farthest(self, sent: Tensor, grain: Tensor) -> Tensor:
-        """Chances (V,) that what was sent is the farthest draw in so many coordinates, each of which is drawn for itself.
+        """Chances (V,) that what was sent is the farthest draw in so many coordinates, each being drawn for itself.
 
         Where one draw is farther from the mean of all than the others are, each of them is that one as probably.
         """

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import harness
@@ -30,6 +31,13 @@ def test_a_delta_that_lets_one_be_published_is_warned_of() -> None:
         return [one for row in rows for one in row["warnings"] if "published whole" in one]
 
     assert warned(clients=1000, delta=1e-3) and not warned(clients=999, delta=1e-3) and not warned(delta=1e-3)
+
+
+@pytest.mark.parametrize("given", [None, False, np.False_])
+def test_that_last_batches_are_kept_may_be_said_in_every_way(given: Any) -> None:
+    arg = {"clipping_norm": 1, "sensitivity": 1, "epsilon": 8, "delta": 1e-5}
+    rows = [harness.claims("flower:LocalDpMod", arg=arg, **facts) for facts in ({}, {"drop_last": given})]
+    assert repr(rows[0]) == repr(rows[1])
 
 
 def test_the_package_keeps_its_parts() -> None:
