@@ -50,9 +50,10 @@ def require_several(attack: str, observation: Observation, narrow: bool = False)
     if prior is None:
         raise UsageError(f"{several} public data; use --prior auto, or --prior FILE.npz with data of your own")
     if observation.certainty is not None:
+        other = "--attack spear or cpl" if observation.model.vocabulary is None else "--optimizer sgd"
         raise UsageError(
-            f"{several} gradients that add up, which a step of {observation.optimizer.text} does not leave; use attack "
-            "'spear' or 'cpl', or --batch-size 1"
+            f"{several} gradients that add up, which a step of {observation.optimizer.text} does not leave; use "
+            f"{other}, or --batch-size 1"
         )
     if prior.size < FEWEST:
         raise UsageError(

@@ -125,7 +125,10 @@ def labels_of_starts(attack: "Attack", observation: Observation) -> Tensor | Non
         UsageError: it changes numbers little by little, and the observation is of texts.
     """
     if attack.reads == "images" and not attack.by_vectors and observation.model.vocabulary is not None:
-        raise UsageError("it changes an image little by little, which a text cannot be; use --attack auto")
+        name = ATTACKS.name_of(type(attack)) or type(attack).__name__
+        raise UsageError(
+            f"attack {name!r} changes an image little by little, which a text cannot be; use --attack auto"
+        )
     return attack.labels_of_starts(observation)
 
 

@@ -93,7 +93,7 @@ def cells_of(
         raise UsageError(f"unknown update model {update_model!r}; use --update-model avg, path or unroll")
     attempts = [one for one in expanded([(name, {}) for name in attacks]) if _is_asked(one, captured.record)]
     if prior == NONE:
-        _require_none_public(attempts)
+        _require_none_public(attempts, captured.record)
     record, update = captured.record, captured.of_update
     defense = record.defense or Declared(name="none")
     # What the federation does not say is as `evaluate` has it.
@@ -144,14 +144,14 @@ def _is_asked(chosen: Chosen, record: CaptureRecord) -> bool:
     return chosen.suite is None or chosen.attack in reading(chosen.suite, record.data == "text")
 
 
-def _require_none_public(attempts: Sequence[Chosen]) -> None:
+def _require_none_public(attempts: Sequence[Chosen], record: CaptureRecord) -> None:
     for chosen in attempts:
         attack = build(ATTACKS, chosen.attack, chosen.arguments)
         # Who tells images apart may know nothing but the noise.
         if chosen.suite or (attack.tier == "informed" and not isinstance(attack, Identifier)):
             raise UsageError(
                 f"attack {chosen.suite or chosen.attack!r} needs public data; add --prior NAME or --prior FILE.npz, "
-                "data that no client holds, or use --attack cpl"
+                f"data that no client holds, or use --attack {'span' if record.data == 'text' else 'cpl'}"
             )
 
 

@@ -618,7 +618,10 @@ def _withdrawn(document: ResultDocument, doubt: str, folder: RunFolder) -> Resul
 def _guessed(group: Group, checks: Sequence[Check], words: str, split: PublicSplit, work: Work) -> list[Guess]:
     able = [cell for cell in group.cells if not isinstance(cell.build_attack(), Identifier)]
     if not able:
-        raise UsageError(f"attack {group.cell.attack!r} tells known images apart, so needs the truth; use --attack cpl")
+        other = "span" if group.captured.record.data == "text" else "cpl"
+        raise UsageError(
+            f"attack {group.cell.attack!r} tells known examples apart, so needs the truth; use --attack {other}"
+        )
     drawn = group.captured.sampling == "poisson" or any(GIVE_SIZE in check.detail for check in checks)
     violated = next((f"{check.name}: violated" for check in checks if check.outcome == "violated"), None)
     doubt = _not_known(group) or _remembered(group) or (GIVE_SIZE if drawn else violated)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.attacks import run_attack
+from harness.attacks.among import require_several
 from harness.attacks.blind import Blind
 from harness.attacks.cpl import CPL
 from harness.attacks.decode import Decode
@@ -282,8 +283,11 @@ def test_few_words_and_places_are_told_apart(vocabulary: int, places: int, monke
 def test_what_a_network_of_texts_cannot_give(model: RowModel, notes: Dataset) -> None:
     observation, _ = seen(model, notes, [[0], [1]])
     pair, _ = seen(model, notes, [[0, 1]])
-    with pytest.raises(UsageError, match="a text cannot be"):
+    with pytest.raises(UsageError, match="attack 'cpl' changes an image little by little, which a text cannot be"):
         run_attack(CPL(), observation)
+    adam = replace(pair, certainty=torch.ones_like(pair.target), prior=fit_prior(notes))
+    with pytest.raises(UsageError, match=r"gradients that add up.*; use --optimizer sgd, or --batch-size 1"):
+        require_several("identify", adam)
     with pytest.raises(UsageError, match="not of 2; use --batch-size 1"):
         run_attack(TokenRows(), pair)
     with pytest.raises(UsageError, match="reads texts, and model 'lenet' takes images"):

@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+from harness.base.errors import UsageError
 from harness.base.words import PAD, TextShape, tokens_of
 from harness.capture import captured
 from harness.cli import run
@@ -191,6 +192,8 @@ def test_members_of_a_suite_that_make_images_are_none_of_texts(tmp_path: Path) -
         "token_rows", "span", "decode", "identify",
     ]  # fmt: skip
     assert [cell.attack for cell in cells_of(clients, "texts", ["cpl"], "none", "cpu")] == ["cpl"]
+    with pytest.raises(UsageError, match="data that no client holds, or use --attack span"):
+        cells_of(clients, "texts", ["decode"], "none", "cpu")
 
 
 def test_nothing_of_a_text_reaches_an_attack(tmp_path: Path) -> None:
