@@ -6,6 +6,7 @@ tampering server need the data or the machine, and stay as they are written; a p
 far from what it allows.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -179,7 +180,8 @@ def _of_cell(
     scores = scores_of(cell, victims) if possible else None
     verdict = _verdict(cell, scores) if scores else Verdict("inconclusive", "not applicable")
     if version == __version__:
-        problem = next(_contradictions(cell, scores, file, known), None)
+        problems = itertools.chain(_contradictions(cell, scores, file, known), _of_records(cell, scores, victims))
+        problem = next(problems, None)
         if problem is not None:
             return Finding("differs", f"{who} was changed: {problem}")
     source = "its victims say" if possible else "it is impossible:"
@@ -243,6 +245,23 @@ def _all_there(cell: CellResult, victims: Sequence[VictimRecord]) -> bool:
     """Return whether the records are those of all victims, with as many examples each."""
     attacked = {(one.seed, one.victim) for one in victims}
     return bool(victims) and len(attacked) == cell.victims and len(victims) % cell.victims == 0
+
+
+def _of_records(
+    cell: CellResult, scores: Scores | IdentityScores | None, victims: Sequence[VictimRecord]
+) -> Iterator[str]:
+    """Yield a line for a record that is another cell's, or another victim's, or that says another end."""
+    if scores is None:
+        return
+    each = cell.victims // max(1, len(cell.seeds)), len(victims) // cell.victims
+    places = itertools.product(cell.seeds, *map(range, each))
+    own = {"cell": cell.key, **{name: getattr(cell, name) for name in ("role", "dataset", "defense", "attack", "tap")}}
+    ends = np.repeat(scores.outcomes(), each[1])
+    for record, place, end in zip(victims, places, ends, strict=False):
+        due = own | dict(zip(("seed", "victim", "image"), place, strict=True)) | {"outcome": str(end)}
+        for name, follows in due.items():
+            if getattr(record, name) != follows:
+                yield _told(f"{name} of a victim", getattr(record, name), "by its cell", follows)
 
 
 def _contradictions(

@@ -70,12 +70,13 @@ class IdentityScores:
         """The cell's verdict under these controls."""
         return judge_identity(self.identified, self.doubt, controls)
 
-    def _outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[Outcome]:
+        """One outcome per victim: whether any of its examples is first in its lineup."""
         return ["identified" if first else "failure" for first in np.any(self.ranking.first, axis=1).tolist()]
 
     def claims(self) -> dict[str, Any]:
         """Return what a cell's result says of them."""
-        outcomes, kinds = self._outcomes(), ("anything", "texts") if self.texts else ("anything",)
+        outcomes, kinds = self.outcomes(), ("anything", "texts") if self.texts else ("anything",)
         return {
             "metrics": {name: Summary(reason=NOTHING) for name, metric in METRICS.items() if metric.of in kinds}
             | {"gradient_evaluations": summary_of(*draws_of(self.evaluations, self.clusters, self.groups))},
@@ -90,7 +91,7 @@ class IdentityScores:
     def of_image(self, row: int, image: int) -> dict[str, Any]:
         """Return what the record of one image of a victim says of them."""
         return {
-            "outcome": self._outcomes()[row],
+            "outcome": self.outcomes()[row],
             "lineup_rank": float(self.ranking.ranks[row, image]),
             "lineup_size": int(self.ranking.sizes[row, image]),
             "gradient_evaluations": float(self.evaluations[row]),

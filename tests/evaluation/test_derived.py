@@ -82,6 +82,23 @@ def skipped(by: str = "cpl", **changes: object) -> CellResult:
     )  # fmt: skip
 
 
+# Fields of one record of a cell that is as it was, and the cell's own.
+RECORDS: dict[str, tuple[object, object]] = {
+    "cell": ("1" * 20, "0" * 20), "role": ("control", "cell"), "dataset": ("e", "d"), "defense": ("none", "fed_cdp"),
+    "attack": ("dlg", "cpl"), "tap": ("T1.out", "T2.step"), "seed": (1, 0), "victim": (64, 3), "image": (1, 0),
+    "outcome": ("failure", "success"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", RECORDS)
+def test_a_record_is_its_own_cells(field: str) -> None:
+    said, follows = RECORDS[field]
+    victims = its_victims()
+    victims[3] = victims[3].model_copy(update={field: said})
+    (one,) = found(a_leak(), victims)
+    assert one.kind == "differs" and f"{field} of a victim is {said}, by its cell it is {follows}" in one.line
+
+
 CHANGED, ALONE = "it is skipped, but cpl does not settle its place", "which settled"
 UNSETTLED: dict[str, tuple[CellResult, dict[str, object], str]] = {
     "its place leaks": (skipped(), {}, ""),
