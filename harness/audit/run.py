@@ -198,7 +198,7 @@ def audit(settings: AuditSettings, data_root: Path, device: str = "cpu") -> Audi
     # Told first, since a mistake in the settings shows here before anything is played.
     facts = settings.facts(unit, len(model.layout.sizes), model.layout.total)
     claim = claim_of(defense, settings, unit, facts)
-    if settings.sums:
+    if settings.sums and unit == "example":
         _require_memory(settings, model.layout.total)
     place = compute_on(device)
     model.to(place, torch.float32)

@@ -87,8 +87,8 @@ class AuditSettings:
 
     @property
     def sums(self) -> bool:
-        """Return whether canaries among examples are looked for in the sum of a round's clients."""
-        return self.clients_per_round > 1 and self.view != "message"
+        """Return whether canaries among examples are looked for in the sum of a round's clients, of one also."""
+        return self.view == "third party" or (self.clients_per_round > 1 and self.view != "message")
 
     @property
     def holders(self) -> int:

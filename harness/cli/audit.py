@@ -120,7 +120,7 @@ def audit_command(
     chosen = _combinations(defense or [], defense_arg or [], split_lists(canary or DESIGNS), seeds, common)
     if not canary:
         # In a sum, every canary alone costs a federation of its own.
-        chosen = [one for one in chosen if one.design == "together" or not one.sums]
+        chosen = [one for one in chosen if one.design == "together" or one.clients_per_round == 1 or not one.sums]
     _require_writable(out)
     place = choose_device(device)
     results = [audit(settings, root, place) for settings in counted(chosen, "audit")]

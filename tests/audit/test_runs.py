@@ -56,6 +56,8 @@ VALID = [
     ("fed_cdp", {**WHOLE, "sigma": 1}, {"steps": 1}),
     ("fed_cdp", {**WHOLE, "sigma": 1}, {"steps": 4, "sampling_rate": 0.5}),
     ("fed_cdp", {"sigma": 3}, {**ALONE, "steps": 2}),
+    # A third party sees the sum of one client, not each of all canaries' clients.
+    ("fed_cdp", {**WHOLE, "sigma": 1}, {**ALONE, "steps": 1, "view": "third party", "canaries": 100, "guesses": 40}),
     ("fed_cdp", {**WHOLE, "sigma": 1 / 32, "convention": "per_example"}, {"steps": 1}),
     ("fed_sdp", {**WHOLE, "sigma": 1}, {"rounds": 4, "sampling_rate": 0.5}),
     ("quantile", {"sigma": 1.5}, {"rounds": 3}),
