@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from harness.base import limits
 from harness.base.errors import UsageError
 from harness.models import RowModel, build_module, group_norm
 from harness.models.networks import is_own
@@ -80,6 +81,12 @@ def test_group_norm_takes_the_place_of_every_batch_norm_and_keeps_its_weights() 
     alone = torch.cat([inner(value[None]) for value in values])
     torch.testing.assert_close(inner(values), alone)
     assert isinstance(group_norm(nn.BatchNorm1d(4)), nn.GroupNorm)
+
+
+def test_a_network_that_memory_does_not_hold_is_refused_before_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "free_memory", lambda: 10_000_000)
+    with pytest.raises(UsageError, match=r"trying model 'torchvision:.* GB of memory.*a smaller network"):
+        RowModel(SMALL, (3, 32, 32), 5)
 
 
 def test_torchvision_is_loaded_only_where_it_is_named() -> None:
