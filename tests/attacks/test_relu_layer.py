@@ -66,8 +66,9 @@ def test_a_batch_of_which_no_unit_holds_one_alone_comes_back(alike: bool) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("examples", "units"), [(64, 1000), (100, 1000), (100, 4000)])
-@pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
+@pytest.mark.parametrize(("dataset", "examples", "units"), [
+    ("mnist", 64, 1000), ("mnist", 100, 1000), ("mnist", 100, 4000), ("cifar10", 64, 1000),
+])  # fmt: skip
 def test_a_large_batch_of_images_comes_back(dataset: str, examples: int, units: int) -> None:
     found = brought_back(dataset, units, examples, 0)
     print(dataset, units, examples, found)
