@@ -4,6 +4,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import Field
+
 from harness.base.errors import UsageError
 from harness.base.progress import within
 from harness.evaluation.run import Run, document_of, require_derived, with_controls
@@ -34,7 +36,7 @@ class Plan(Record):
     shard: Count
     shards: Count
     command: list[str]
-    cells: list[PlannedCell]
+    cells: list[PlannedCell] = Field(min_length=1)
     environment: Facts
 
     def command_of(self, shard: int, out: str) -> str:
@@ -156,7 +158,7 @@ def _common_plan(folders: Sequence[Path]) -> Plan:
 
 def _cells_of(plan: Plan, runs: Sequence[RunFolder], out: str) -> list[StoredCell]:
     found = {cell.key: _find(cell.key, runs) for cell in plan.cells}
-    for shard in range(1, plan.shards + 1):
+    for shard in sorted({cell.shard for cell in plan.cells}):
         keys = [cell.key for cell in plan.cells if cell.shard == shard]
         absent = [key for key in keys if found[key] is None]
         if absent:
@@ -184,7 +186,20 @@ def _controls_of(asked: Sequence[StoredCell], runs: Sequence[RunFolder]) -> dict
 
 
 def _find(key: str, runs: Sequence[RunFolder]) -> StoredCell | None:
-    return next((found for run in runs if (found := run.find_cell(key)) is not None), None)
+    """The cell of this key, or None. Raises UsageError where two folders have it with other numbers."""
+    found = [(run.path, one) for run in runs if (one := run.find_cell(key)) is not None]
+    for path, other in found[1:]:
+        if _numbers(other) != _numbers(found[0][1]):
+            raise UsageError(
+                f"{other.cell.attack} against {other.cell.defense} at {other.cell.tap} on {other.cell.dataset} (cell "
+                f"{key}) has other numbers in {str(path)!r} than in {str(found[0][0])!r}; leave one of them out"
+            )
+    return found[0][1] if found else None
+
+
+def _numbers(stored: StoredCell) -> str:
+    """All that a cell's file says, but how long it took."""
+    return stored.model_copy(update={"cell": stored.cell.model_copy(update={"seconds": None})}).model_dump_json()
 
 
 def _copy_picture(stored: StoredCell, runs: Sequence[RunFolder], target: RunFolder) -> None:

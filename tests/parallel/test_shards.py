@@ -134,6 +134,18 @@ def damage_a_plan(first: Path, second: Path) -> None:
     (second / "shards" / "2-of-2.json").write_text("[]")
 
 
+def plan_nothing(first: Path, second: Path) -> None:
+    for path in (first / "shards" / "1-of-2.json", second / "shards" / "2-of-2.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"cells": []}))
+
+
+def make_a_cell_twice(first: Path, second: Path) -> None:
+    path = next((first / "cells").iterdir())
+    cell = json.loads(path.read_text())
+    cell["victims"][0]["loss"] = 99.0
+    (second / "cells" / path.name).write_text(json.dumps(cell))
+
+
 FAULTS = {
     "a shard missing": (lose_a_shard, "shard 2/2 is missing; make it with: harness evaluate"),
     "a cell damaged": (lose_a_cell, "shard 2/2 lacks 1 of its"),
@@ -141,6 +153,8 @@ FAULTS = {
     "other versions": (of_another("versions", {"harness": "9"}), "the versions of shard"),
     "other threads": (of_another("threads", 7), "the threads (give all --threads) of shard"),
     "a plan damaged": (damage_a_plan, "is no plan of a shard"),
+    "a plan of nothing": (plan_nothing, "is no plan of a shard"),
+    "a cell made twice, with other numbers": (make_a_cell_twice, "has other numbers in 'part2' than in 'part1'"),
 }
 
 
