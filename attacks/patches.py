@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
+import numpy as np
 import torch
 from pydantic import model_validator
+from scipy.ndimage import distance_transform_edt
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -116,13 +118,23 @@ def _head_of(model: RowModel) -> str:
 
 
 def closed_form(observation: Observation, scale: Tensor | float = 1.0) -> Tensor:
-    """Images (R, D) of the patches that were read, times a scale (R, 1); 0 if unreadable."""
+    """Images (R, D) of the patches that were read, times a scale (R, 1); 0 if unreadable. A pixel in no patch, as at
+    the edge of an image that patches do not divide, is like the nearest one that is in one."""
     embedding, read = embedding_of(observation.model), patches_read(observation)
     first, of_one = embedding.scaling.to(read)
     found = ((read.flatten(1) * scale).unflatten(1, first.shape) - first) / of_one
     images = observation.target.new_zeros(len(read), math.prod(observation.model.image_shape))
     images[:, embedding.pixels.to(images.device).flatten()] = found.flatten(1).to(images)
+    if embedding.pixels.numel() < images.shape[1]:
+        images = images[:, _nearest_read(embedding, observation.model.image_shape).to(images.device)]
     return images.where(read.flatten(1).any(1, keepdim=True), 0.0)
+
+
+def _nearest_read(embedding: "PatchEmbedding", shape: tuple[int, ...]) -> Tensor:
+    """Return for each pixel (D,) of an image of a shape the nearest one of its channel that is in a patch."""
+    missing = torch.ones(shape).flatten().index_fill(0, embedding.pixels.flatten(), 0.0).view(shape)
+    places = distance_transform_edt(missing.numpy(), (sum(shape), 1, 1), return_distances=False, return_indices=True)
+    return torch.from_numpy(np.ravel_multi_index(tuple(places), shape).flatten())
 
 
 def patches_read(observation: Observation) -> Tensor:

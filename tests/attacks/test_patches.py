@@ -15,6 +15,7 @@ from harness.base.errors import UsageError
 from harness.models import RowModel
 from harness.models.networks import MODELS
 from harness.observation import Clipping, Observation
+from harness.testing import undefended
 
 Victims = Callable[..., Observation]
 Digits = Callable[..., tuple[Tensor, Tensor]]
@@ -122,6 +123,15 @@ def test_images_are_exact_and_clips_lose_only_a_scale(
         assert (closed_form(seen) - images.flatten(1)).norm(dim=1).min() > 0.1
     made = run_attack(Patches(max_iterations=20), seen).images
     assert ((made - images).square().flatten(1).mean(1).sqrt() <= (1e-3 if clip is None else 0.05)).all()
+
+
+def test_pixels_in_no_patch_are_like_the_nearest_one_that_is_read() -> None:
+    """Of 10 x 9 pixels the patches of 4 x 4 hold 8 x 8: the edge is drawn out."""
+    images = torch.rand(2, 1, 3, 10, 9, generator=torch.Generator().manual_seed(0))
+    seen = undefended(images, torch.tensor([[1], [2]]), 4, "renamed")
+    made = run_attack(Patches(), seen).images
+    edges = nn.functional.pad(images[:, 0, :, :8, :8], (0, 1, 0, 2), mode="replicate")
+    torch.testing.assert_close(made[:, 0], edges, atol=1e-2, rtol=0)
 
 
 def test_one_patch_fewer_than_a_normed_token_has_numbers_is_read(victims: Victims, digits: Digits) -> None:
