@@ -9,7 +9,7 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -133,7 +133,8 @@ def closed_form(observation: Observation, scale: Tensor | float = 1.0) -> Tensor
 def _nearest_read(embedding: "PatchEmbedding", shape: tuple[int, ...]) -> Tensor:
     """Return for each pixel (D,) of an image of a shape the nearest one of its channel that is in a patch."""
     missing = torch.ones(shape).flatten().index_fill(0, embedding.pixels.flatten(), 0.0).view(shape)
-    places = distance_transform_edt(missing.numpy(), (sum(shape), 1, 1), return_distances=False, return_indices=True)
+    sides = sum(shape), 1, 1  # no other channel is near
+    places: Any = distance_transform_edt(missing.numpy(), sides, return_distances=False, return_indices=True)
     return torch.from_numpy(np.ravel_multi_index(tuple(places), shape).flatten())
 
 

@@ -223,7 +223,7 @@ def select_victims(dataset: Dataset, victims: int, examples: int, seed: int, dis
         raise UsageError(f"{victims} victims with {examples} examples each asked; both must be at least 1")
     if victims * examples > len(dataset.labels):
         raise UsageError(
-            f"{victims} victims with {examples} examples each need {victims * examples} images, but "
+            f"{victims} victims with {examples} examples each need {victims * examples} in all, but "
             f"{dataset.name} has {len(dataset.labels)}; ask for fewer or choose a larger dataset"
         )
     random = generator(seed, "victims", dataset.name)

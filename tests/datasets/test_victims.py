@@ -100,7 +100,7 @@ def test_a_hundred_unbalanced_victims_leave_decoys_of_every_class() -> None:
         (0, 1, "must be at least 1"),
         (1, 0, "must be at least 1"),
         (-1, -1, "must be at least 1"),
-        (4, 3, "need 12 images, but made has 10"),
+        (4, 3, "need 12 in all, but made has 10"),
         (1, 3, "at most 0 victims 3 distinct labels each, but 1 are asked; ask for fewer examples per victim"),
         (4, 2, "at most 3 victims 2 distinct labels .* ask for at most 3 victims, or fewer"),
     ],
