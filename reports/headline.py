@@ -39,7 +39,7 @@ def _by_defense(document: ResultDocument) -> list[Text]:
     found: dict[tuple[str, ...], list[str]] = {}
     for row in document.summary:
         on = f" on {columns.setting(row)}" if len(settings) > 1 else ""
-        defense = "no defense (none)" if row.defense == "none" else text.safe(row.defense, 40)
+        defense = "none (no defense)" if row.defense == "none" else text.safe(row.defense, 40)
         name = " ".join(filter(None, (defense, text.arguments(row.defense, row.defense_args))))
         same = (row.shown, name + on, _reached(row, columns.strongest(row, cells)), columns.circumstances(row))
         found.setdefault(same, []).append(columns.surface(row))

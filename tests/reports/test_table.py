@@ -330,7 +330,7 @@ def test_the_strongest_cell_has_the_verdict_of_its_place(verdict: str) -> None:
 
 
 def test_no_defense_does_not_read_as_no_leak() -> None:
-    assert "  leaks      no defense (none), surface 2: " in said_first(of("leaks", defense="none", defense_args={}))
+    assert "  leaks      none (no defense), surface 2: " in said_first(of("leaks", defense="none", defense_args={}))
 
 
 @pytest.mark.parametrize(("epsilon", "words"), [(8540.0, "8.54e+03, too large to promise anything"), (9.9, "9.9")])
