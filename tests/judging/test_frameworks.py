@@ -32,7 +32,8 @@ from harness.judging.parts import earlier_of
 pytestmark = pytest.mark.slow
 CLIENTS = 4
 OF_IMAGES = [name for name in members_of(["auto"]) if ATTACKS[name].reads != "texts"]
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 LOOPBACK = "127.0.0.1"
 
 
@@ -168,10 +169,17 @@ def installed(package: str, folder: Path) -> Path:
     """A fresh environment with a package from the index; returns where its programs are."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     packages = sysconfig.get_paths(vars={"base": str(folder)})["purelib"]
-    # What this environment has, the project among it, is there too; what the framework needs comes first.
+    # What this environment has is there too; what the framework needs comes first. NVFlare sends modules of a checkout
+    # to its clients, but not those that they import in turn. So a copy of the project is installed, as users do it.
+    source = folder.parent / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "harness", "attacks", "defenses", "datasets", "reports"):
+        subprocess.run(["cp", "-r", str(ROOT / name), str(source)], check=True)
+    install = [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
+    subprocess.run([*install, "--no-deps", source], check=True)
     beside = f"import site; site.addsitedir({sysconfig.get_paths()['purelib']!r})"
     Path(packages, "beside.pth").write_text(beside)
-    subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "--quiet", package], check=True)
+    subprocess.run([*install, package], check=True)
     return folder / "bin"
 
 
