@@ -198,7 +198,7 @@ def _find(key: str, runs: Sequence[RunFolder]) -> StoredCell | None:
 
 
 def _numbers(stored: StoredCell) -> str:
-    """All that a cell's file says, but how long it took."""
+    """Return all that a cell's file says, but how long it took."""
     return stored.model_copy(update={"cell": stored.cell.model_copy(update={"seconds": None})}).model_dump_json()
 
 

@@ -31,6 +31,7 @@ from harness.cli import run
 from harness.evaluation.derived import by_victims
 from harness.reports.html.export import interval_of
 from harness.results import CellResult, Control, Identified, ResultDocument, RunFolder, Statement, VictimRecord
+from harness.results.schema import Outcome
 from harness.scoring import rate_of
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import fault_of
@@ -64,10 +65,11 @@ def victims(cell: CellResult) -> list[VictimRecord]:
     """Those of a cell, one record each, 57 of which came back where it leaks."""
     hits = 30 if cell.identified else 57 if cell.verdict == "leaks" else 0
     names = {name: getattr(cell, name) for name in ("dataset", "defense", "attack", "tap")}
+    hit: Outcome = "identified" if cell.identified else "success"
     unmeasured = dict.fromkeys(("rmse_raw", "psnr", "ssim", "lpips"))
     return [
         VictimRecord(
-            cell=cell.key or "", seed=0, victim=number, **names, outcome="success" if number < hits else "failure",
+            cell=cell.key or "", seed=0, victim=number, **names, outcome=hit if number < hits else "failure",
             rmse=0.01 if number < hits else 0.6, lineup_rank=1 if number < hits else 5, lineup_size=10, **unmeasured,
         )
         for number in range(cell.victims)
