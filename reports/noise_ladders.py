@@ -5,6 +5,7 @@ servers that follow the protocol and those that tamper.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -347,15 +348,13 @@ def _draw_panel(panel: Axes, title: str, points: Sequence[tuple[FrontierPoint, b
     base = next((one for one, _ in points if one.setting is None), None)
     least = -math.inf if not proven else LEAST_EPSILON
     places = [(one, best, one.epsilon if proven else one.level) for one, best in points if one.accuracy is not None]
-    drawn = [(one, best, x if x is None else max(x, least)) for one, best, x in places]
+    drawn = [(one, best, max(x, least)) for one, best, x in places if x is not None and max(x, least) > 0]
     if base is not None and base.accuracy is not None:
         panel.axhspan(100 * base.accuracy - 5, 100 * base.accuracy, color=FRAME, alpha=0.3, lw=0)
         panel.axhline(100 * base.accuracy, color=VERDICT_COLOURS[base.shown], lw=1.3, ls="--")
     # Numbers of one defense stand above its points, of the next one below.
     for place, (defense, mark) in enumerate(marks.items()):
-        own = sorted(
-            (x, 100 * (one.accuracy or 0), one, best) for one, best, x in drawn if one.defense == defense and x
-        )
+        own = sorted((x, 100 * (one.accuracy or 0), one, best) for one, best, x in drawn if one.defense == defense)
         panel.plot([x for x, *_ in own], [y for _, y, *_ in own], color=FRAME, lw=1, zorder=1)
         for x, y, one, best in own:
             colour = VERDICT_COLOURS[one.shown]
@@ -379,12 +378,22 @@ def _draw_panel(panel: Axes, title: str, points: Sequence[tuple[FrontierPoint, b
     more = "shaded: promises nothing" if vain else "smaller promises more"
     more += f"; {least:g}: that or less" if any(x == least for *_, x in drawn) else ""
     said = f"proven epsilon ({more})" if proven else "noise level: no epsilon is proven here"
-    panel.set_xlabel(drawable(said), fontsize=8.5, **plain_text())
+    panel.set_xlabel("\n".join(map(drawable, [said, *_without_a_place(points, drawn)])), fontsize=8.5, **plain_text())
     panel.set_ylabel("test accuracy", fontsize=8.5)
     panel.grid(axis="y", color=FRAME, linewidth=0.4)
     panel.tick_params(labelsize=8, color=FRAME)
     for name, line in panel.spines.items():
         line.set(color=FRAME, visible=name in ("left", "bottom"))
+
+
+def _without_a_place(
+    points: Sequence[tuple[FrontierPoint, bool]], drawn: Sequence[tuple[FrontierPoint, bool, float]]
+) -> list[str]:
+    """A line on points that are not drawn: without an accuracy, or without an epsilon where others have one."""
+    there = {id(one) for one, *_ in drawn}
+    absent = Counter(one.defense for one, _ in points if one.setting is not None and id(one) not in there)
+    named = ", ".join(f"{name} ({plural(count, 'point')})" for name, count in absent.items())
+    return [f"in the table alone: {named}"] if named else []
 
 
 def _legend(figure: Figure, marks: dict[str, str], across: int) -> None:

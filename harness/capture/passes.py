@@ -131,7 +131,7 @@ class Network:
         coarse: the numbers it computed in, where autocast made them coarser than its weights.
         mixes: the name of a layer that has nothing but the batch to normalise with.
         left: weights, by their identity, whose gradient was there before the first batch of a step.
-        norms: marks of its weights after the last step, and before the first.
+        marks: marks of its weights after the last step, and before the first.
         after: whether they are others at the end.
         waiting, all, made: passes that are no part of a step yet, all, and those of each step.
         steps: of each the sizes of its batches.
@@ -148,7 +148,7 @@ class Network:
     mixes: str | None = None
     random: str | None = None
     left: set[int] = field(default_factory=set)
-    norms: Tensor | None = None
+    marks: Tensor | None = None
     after: Tensor | None = None
     waiting: list[Pass] = field(default_factory=list)
     all: list[Pass] = field(default_factory=list)
@@ -211,9 +211,9 @@ class Network:
         with suppress(Exception):
             self._look_at_pass(one, len(batches), made, trained)
         with suppress(Exception):
-            now = norms_of(self.module)
-            self.norms = now if self.norms is None else self.norms
-            one.apart = moved(now, self.norms)
+            now = marks_of_weights(self.module)
+            self.marks = now if self.marks is None else self.marks
+            one.apart = moved(now, self.marks)
         self.waiting.append(one)
         self.all.append(one)
         for place, other in enumerate(trained):
@@ -279,7 +279,7 @@ class Network:
 # any optimizer: a projection, a clamp, an earlier checkpoint that is loaded again, an average over steps.
 
 
-def norms_of(network: nn.Module) -> Tensor | None:
+def marks_of_weights(network: nn.Module) -> Tensor | None:
     """Return :func:`marks_of` each weight that is trained (M, 2); None where they cannot be had together."""
     trained = [one for one in network.parameters() if one.requires_grad]
     if len({(one.dtype, one.device) for one in trained}) != 1:
@@ -316,15 +316,15 @@ def changed_reply(network: Network, sent: Mapping[str, Any]) -> str | None:
     named = [name for name, one in bare(network.module).named_parameters() if one.requires_grad]
     state = list(bare(network.module).state_dict())
     by_name = sent if set(named) & set(sent) else dict(zip(state, sent.values(), strict=False))
-    if network.norms is None or len(named) != len(network.norms) or len(by_name) != len(state):
+    if network.marks is None or len(named) != len(network.marks) or len(by_name) != len(state):
         return None
     arrays = [torch.as_tensor(by_name[name]) for name in named]
     shapes = [one.shape for one in network.module.parameters() if one.requires_grad]
     now = torch.stack(
-        [marks_of(one.to(network.norms).reshape(shape)) for one, shape in zip(arrays, shapes, strict=True)]
+        [marks_of(one.to(network.marks).reshape(shape)) for one, shape in zip(arrays, shapes, strict=True)]
     )
     near = max([_NEAR, *(torch.finfo(one.dtype).eps for one in arrays if one.is_floating_point())])
-    apart = ((now - network.norms).abs() > near * network.norms[:, :1]).any(1)
+    apart = ((now - network.marks).abs() > near * network.marks[:, :1]).any(1)
     return next((name for name, one in zip(named, apart.tolist(), strict=True) if one), None)
 
 

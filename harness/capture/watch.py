@@ -37,8 +37,8 @@ from harness.capture.passes import (
     changed_reply,
     hide_looks_from_scripts,
     is_wrapper,
+    marks_of_weights,
     moved,
-    norms_of,
     scaling_in_use,
     still_buffers,
 )
@@ -116,7 +116,7 @@ class Watch:
         for network in self._networks.values():
             if network.steps and self._is_given(network.module):
                 with suppress(Exception):
-                    network.after = moved(norms_of(network.module), network.norms)
+                    network.after = moved(marks_of_weights(network.module), network.marks)
         for handle in [*self._handles, *self._looks]:
             self._safely(handle.remove)
 
@@ -216,7 +216,7 @@ class Watch:
         self._safely(lambda: network.still.update(still_buffers(module)))
         if self._is_given(module):
             with suppress(Exception):
-                network.norms = norms_of(module)
+                network.marks = marks_of_weights(module)
 
         def look(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], made: Any) -> None:
             if not _trains():
@@ -295,7 +295,7 @@ class Watch:
         """Weights are as a step left them."""
         for network in self._networks.values() if self._steps.are_of(optimizer) else ():
             with suppress(Exception):
-                network.norms = norms_of(network.module)
+                network.marks = marks_of_weights(network.module)
 
     def _ends(self, optimizer: Optimizer) -> None:
         while self._looks:

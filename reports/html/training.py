@@ -166,15 +166,19 @@ def _point(panel: Axes, one: _Measured, places: Sequence[Decided], nowhere: floa
     accuracy, kind = one.percent, leakage(one.run, places)
     colour = VERDICT_COLOURS.get(kind, _FALLBACK)
     place = _drawn(proven) or nowhere
-    if other := _drawn(claimed):
+    other = _drawn(claimed)
+    if other is not None:
         panel.plot([other, place], [accuracy, accuracy], color=colour, linewidth=0.9, alpha=0.6)
         panel.plot([other], [accuracy], marker="o", markersize=8, markerfacecolor="none", color=colour)
     panel.plot([place], [accuracy], marker="o", markersize=8, color=colour, linestyle="none")
     name = trained(one.run)[0]
     sign = f"{wording.SYMBOLS[kind]} {wording.WORDS[kind]}" if kind else "not attacked"
     right = place == nowhere
+    # Beside both points, and above the line between them where that is in the way.
+    beside = place if right else max(place, other or place)
+    above = 7 if right and other is not None else 0
     panel.annotate(
-        f"{name[:40]}: {sign}", (place, height), xytext=(-9 if right else 9, 0), textcoords="offset points",
+        f"{name[:40]}: {sign}", (beside, height), xytext=(-9 if right else 9, above), textcoords="offset points",
         fontsize=chart.SIZE, color=INK, parse_math=False, ha="right" if right else "left", va="center",
     )  # fmt: skip
     if height > accuracy:

@@ -237,15 +237,18 @@ def test_what_is_printed_says_what_a_reader_must_know(tmp_path: Path) -> None:
         save_frontier(tmp_path / "c.png", document.model_copy(update={"points": []}))
 
 
-def test_a_proven_epsilon_of_zero_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proven_epsilon_of_zero_is_drawn_and_what_has_no_place_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A delta of .2 over few rounds is kept at 0, which no logarithmic axis has."""
     figures = []
     monkeypatch.setattr(noise_ladders, "save_figure", lambda figure, path: figures.append(figure))
-    points = [BASE, point(1, 0.89, "resilient", 40.0), point(9, 0.5, "resilient", 0.0)]
+    points = [BASE, point(1, 0.89, "resilient", 40.0), point(9, 0.5, "resilient", 0.0), point(2, 0.7, "leaks")]
     save_frontier(tmp_path / "a.png", FrontierDocument(environment={}, points=points, answers=[], best=[], settings={}))
     panel = figures[0].axes[0]
     drawn = {float(line.get_xdata()[0]) for line in panel.lines if line.get_marker() not in ("None", "", None)}
     assert drawn == {40.0, 0.001} and "0.001: that or less" in panel.get_xlabel()
+    assert "in the table alone: fed_cdp (1 point)" in panel.get_xlabel()
 
 
 def test_bits_are_climbed_as_noise_is(harness: Harness) -> None:

@@ -197,13 +197,15 @@ def test_an_epsilon_of_zero_is_drawn_as_the_smallest_and_not_as_none(
     runs = read_runs(grid)
     made = runs[1].training
     assert made is not None
-    promised = [replace(one, epsilon=0.0, claimed_epsilon=None) for one in made.privacy]
+    promised = [replace(one, epsilon=0.0, claimed_epsilon=0.5) for one in made.privacy]
     runs[1].training = made.model_copy(update={"privacy": promised})
     assert utility_chart(runs, decided_places(runs)) is not None
     [panel] = drawn
     ticks = dict(zip((one.get_text() for one in panel.get_xticklabels()), panel.get_xticks(), strict=True))
     points = {float(line.get_xdata()[0]) for line in panel.lines if line.get_marker() == "o"}
     assert ticks["≤0.001"] in points and ticks["no epsilon"] not in points
+    # The words do not lie on the claimed one, which is larger here.
+    assert {0.5} == {float(one.xy[0]) for one in panel.texts if hasattr(one, "xy")}
 
 
 @settings(max_examples=25, deadline=None)
