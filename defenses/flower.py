@@ -22,7 +22,7 @@ from harness.federation.clip_and_noise import ClipUpdate, GaussianNoise
 from harness.federation.context import Cohort, RoundContext, State
 from harness.federation.defense import Defense
 from harness.federation.memory import Remembered
-from harness.federation.operations import Operation
+from harness.federation.operations import Bookkeeping, Operation
 from harness.federation.taps import Point
 from harness.observation import Noise
 
@@ -180,7 +180,7 @@ class ClipToFlowersBound(ClipArrays):
 
 
 @dataclass(frozen=True)
-class MoveFlowersBound(Operation):
+class MoveFlowersBound(Bookkeeping):
     """The server's next bound: C exp(-rate (b - target)), where b is the noisy share of updates that were *cut*.
 
     Andrew et al. 2021 count those that were not: here C runs off to 0 or infinity. ``of`` is the clip.
@@ -190,8 +190,6 @@ class MoveFlowersBound(Operation):
     target: float
     of_bits: float
 
-    points = (Point.AGGREGATE,)
-
     def on_total(self, total: Tensor, context: RoundContext) -> Tensor:
         clip = self.of
         assert isinstance(clip, ClipToFlowersBound)
@@ -200,9 +198,6 @@ class MoveFlowersBound(Operation):
         bound = context.server.get("bound", total.new_tensor(clip.bound))
         context.server["bound"] = (bound * torch.exp(-self.rate * (share - self.target))).clamp(LEAST_CLIP, MOST)
         return total
-
-    def words(self) -> str:
-        return ""
 
 
 @validated_defense

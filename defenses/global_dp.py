@@ -21,7 +21,7 @@ from harness.federation.clip_and_noise import AnyClip, ClipUpdate, GaussianNoise
 from harness.federation.context import Cohort, RoundContext, State
 from harness.federation.defense import Defense
 from harness.federation.memory import Remembered
-from harness.federation.operations import Operation
+from harness.federation.operations import Bookkeeping, Operation
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Point
 from harness.privacy import client_views, valid_epsilon
@@ -55,7 +55,7 @@ class ClipForServer(ClipUpdate):
 
 
 @dataclass(frozen=True)
-class CountNorms(Operation):
+class CountNorms(Bookkeeping):
     """Sends the norm of each update beside it, as a count that adds up over clients."""
 
     points = (Point.MESSAGE,)
@@ -64,16 +64,9 @@ class CountNorms(Operation):
     def sends(self) -> tuple[str, ...]:
         return ("norms",)
 
-    @property
-    def only_adds(self) -> bool:
-        return True
-
     def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
         context.sent["norms"] = norm_counts(rows)
         return rows
-
-    def words(self) -> str:
-        return ""
 
 
 @dataclass(frozen=True)
@@ -97,10 +90,8 @@ class ClipToMedian(ClipUpdate):
 
 
 @dataclass(frozen=True)
-class LearnMedian(Operation):
+class LearnMedian(Bookkeeping):
     """The server's next S, from the counts of a round; ``of`` is the clip that goes by it."""
-
-    points = (Point.AGGREGATE,)
 
     def on_total(self, total: Tensor, context: RoundContext) -> Tensor:
         if "norms" in context.sent:
@@ -109,9 +100,6 @@ class LearnMedian(Operation):
             # Nobody took part.
             context.server.setdefault("bound", total.new_tensor(self.of.bound))
         return total
-
-    def words(self) -> str:
-        return ""
 
 
 @dataclass(frozen=True)

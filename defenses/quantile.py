@@ -20,7 +20,7 @@ from harness.federation.clip_and_noise import AnyClip, ClipUpdate, GaussianNoise
 from harness.federation.context import Cohort, RoundContext, State
 from harness.federation.defense import Defense
 from harness.federation.memory import Remembered
-from harness.federation.operations import Operation, StepState
+from harness.federation.operations import Bookkeeping, Operation, StepState
 from harness.federation.taps import Point
 from harness.observation import Clipping
 from harness.privacy import GaussianLimit, Limit
@@ -133,10 +133,8 @@ class ClipUpdatesToQuantile(ClipToQuantile, ClipUpdate):
 
 
 @dataclass(frozen=True)
-class MoveQuantile(Operation):
+class MoveQuantile(Bookkeeping):
     """The server's next C, from a round's bits; ``of`` is the clip that goes by it."""
-
-    points = (Point.AGGREGATE,)
 
     def on_total(self, total: Tensor, context: RoundContext) -> Tensor:
         clip = self.of
@@ -148,9 +146,6 @@ class MoveQuantile(Operation):
             noisy = bits + clip.steering.of_bits * context.server_gaussian("bits", bits)
             context.server["bound"] = clip.steering.moved(bound, noisy)
         return total
-
-    def words(self) -> str:
-        return ""
 
 
 def clip_to_quantile(steering: Steering, first: float, at: Point = Point.MESSAGE, said: str = "") -> list[Operation]:

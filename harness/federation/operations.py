@@ -302,6 +302,20 @@ def states_nothing(why: str, unit: str | None = None) -> list[Statement]:
 
 
 @dataclass(frozen=True)
+class Bookkeeping(Operation):
+    """The base of operations that change what is remembered or sent beside updates, and no update."""
+
+    points = (Point.AGGREGATE,)
+
+    @property
+    def only_adds(self) -> bool:
+        return True
+
+    def words(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
 class Custom(Operation):
     """A research idea in plain tensors: ``function`` gives what becomes of what it is handed, in the same shape.
 

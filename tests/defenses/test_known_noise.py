@@ -64,6 +64,10 @@ CASES = {
     "quantile of examples, several steps": Case("quantile", {"unit": "example"}, 3, UPDATES),
     "quantile of examples that stays": Case("quantile", {"unit": "example", "rate": 0}, 3),
     "global_dp": Case("global_dp", {}, 2),
+    "global_dp, median": Case("global_dp", {"bound": "median"}),
+    "tff, adaptive": Case("tff:gaussian_adaptive", {"noise_multiplier": 1.0}),
+    "pfl, adaptive": Case("pfl:AdaptiveClippingGaussianMechanism", {}),
+    "flower, adaptive": Case("flower:ServerSideAdaptiveClipping", {"noise_multiplier": 1.0}),
     "pruning": Case("pruning", {}, 2),
     "dssgd": Case("dssgd", {}, 2),
     "dssgd with noise": Case("dssgd", {"epsilon": 1e5, "share": 1, "threshold": -1, "bound": 0.002}, unknown=SENT),
@@ -86,7 +90,7 @@ CASES = {
 
 # Every defense is measured with its defaults at the end too; of the rest others go the same ways.
 REPEATED = (
-    "fed_cdp", "fed_cdp, per example", "fed_acdp", "fed_acdp, code", "dp_local", "adaclip", "quantile",
+    "fed_cdp", "fed_cdp, per example", "fed_acdp", "fed_acdp, code", "dp_local", "adaclip",
     "quantile of examples", "secagg_ddp", "two that add",
 )  # fmt: skip
 
