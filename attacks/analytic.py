@@ -34,7 +34,7 @@ class Analytic(Attack):
     @model_validator(mode="after")
     def _has_no_box(self) -> "Analytic":
         if self.box:
-            raise ValueError("analytic computes its images and has no box; drop box")
+            raise ValueError(f"{ATTACKS.name_of(type(self))} computes its images and has no box; drop box")
         return self
 
     def stages(self, observation: Observation) -> list[Stage]:

@@ -14,7 +14,6 @@ from harness.attacks.candidates import dummy_gradient, require_gradients
 from harness.attacks.labels import infer_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.objectives import RAW, SCALE_FREE, observed_only, total_variation
-from harness.attacks.residual import unread_level
 from harness.attacks.stages import (
     SIGNS_BOX,
     SIGNS_TV,
@@ -42,10 +41,6 @@ Lean = Callable[[Observation], Observation]
 
 def _uniform(shape: ImageShape, random: torch.Generator) -> Tensor:
     return torch.rand(shape, generator=random)
-
-
-def _gauss(shape: ImageShape, random: torch.Generator) -> Tensor:
-    return torch.randn(shape, generator=random)
 
 
 def _pattern(parts: int) -> Callable[[ImageShape, torch.Generator], Tensor]:
@@ -76,7 +71,7 @@ def _channel(index: int) -> Callable[[ImageShape, torch.Generator], Tensor]:
 
 INITIALISATIONS: dict[str, Callable[[ImageShape, torch.Generator], Tensor]] = {
     "uniform": _uniform,
-    "gauss": _gauss,
+    "gauss": lambda shape, random: torch.randn(shape, generator=random),
     "pattern-1/4": _pattern(2),
     "pattern-1/16": _pattern(4),
     "pattern-1/64": _pattern(8),
@@ -310,16 +305,6 @@ class Attack(Attacker):
     def masks(self, observation: Observation) -> bool:
         """Return whether observed zeros count as left out."""
         return observation.sparse if self.masked == "auto" else self.masked == "yes"
-
-    def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
-        """Return the reason why what the attacker believes of the noise cannot be so, in words, or None.
-
-        Args:
-            observation: R rows.
-            images: (R, n, C, H, W), what it made of them.
-            labels: (R, n).
-        """
-        return None if self.tier == "plain" else unread_level(observation)
 
     def measures(self, observation: Observation, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Return numbers of this attack's own, (R,) each by its name: metrics in documents, tables, reports and cards.

@@ -1,28 +1,24 @@
 """Common part of every attack, whether it reconstructs examples or only tells them apart."""
 
 from dataclasses import fields
-from typing import Any, ClassVar, Literal, TypeVar, cast, dataclass_transform
+from typing import Any, ClassVar, Literal
 
-from pydantic import ConfigDict
-from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
 from harness.attacks.residual import unread_level
+from harness.base.building import validated_record
 from harness.base.registry import Registry
 from harness.observation import Observation, Tier
 from harness.tampering import Tamper
 
-T = TypeVar("T")
 Reads = Literal["images", "texts", "anything"]
 
 #: In the reason of an attack that reads such networks, and that only the weights at hand make impossible.
 SHUT_OUT = "not applicable:"
 
 
-@dataclass_transform(frozen_default=True)
-def validated_attack(kind: type[T]) -> type[T]:
-    """The class as a frozen record whose settings are validated."""
-    return cast(type[T], validated(frozen=True, config=ConfigDict(extra="forbid"))(kind))
+#: Decorator of an attack: a frozen record whose settings are validated.
+validated_attack = validated_record
 
 
 @validated_attack
@@ -75,6 +71,16 @@ class Attacker:
         """
         return None
 
+    def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
+        """Return the reason why what the attacker believes of the noise cannot be so, in words, or None.
+
+        Args:
+            observation: R rows.
+            images: (R, n, C, H, W), what it made of them; of one that identifies, each row's most probable candidate.
+            labels: (R, n), theirs; (R,) of one that identifies.
+        """
+        return None if self.tier == "plain" else unread_level(observation)
+
 
 @validated_attack
 class Identifier(Attacker):
@@ -95,16 +101,6 @@ class Identifier(Attacker):
             UsageError: it is no match for what was read, such as several examples with noise of an unknown level.
         """
         raise NotImplementedError
-
-    def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
-        """Return the reason why what the attacker believes of the noise cannot be so, in words, or None.
-
-        Args:
-            observation: R rows.
-            images: (R, ...), each row's most probable candidate.
-            labels: (R,), its class.
-        """
-        return None if self.tier == "plain" else unread_level(observation)
 
 
 ATTACKS: Registry[type[Attacker]] = Registry("attack", "harness.attacks")

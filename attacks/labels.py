@@ -24,21 +24,6 @@ def bias_rule(observation: Observation) -> Tensor:
     return _bias_gradient(observation).argmin(1, keepdim=True)
 
 
-def row_sum_rule(observation: Observation) -> Tensor:
-    """One example per row: the class whose weight-gradient row has the smallest sum, (R, 1) (iDLG)."""
-    return _weight_gradient(observation).sum(2).argmin(1, keepdim=True)
-
-
-def distinct_rule(observation: Observation) -> Tensor:
-    """Batches of distinct labels: the n classes with the smallest bias gradients, (R, n)."""
-    return _bias_gradient(observation).argsort(1)[:, : observation.examples]
-
-
-def yin_rule(observation: Observation) -> Tensor:
-    """Batches of distinct labels: the n classes with the smallest entry in their weight-gradient row (Yin et al.)."""
-    return _weight_gradient(observation).amin(2).argsort(1)[:, : observation.examples]
-
-
 def count_rule(observation: Observation) -> Tensor:
     """Batches with repeats: n_c = n * (mean probability of c - bias gradient of c), rounded to a total of n.
 
@@ -112,9 +97,11 @@ def _weight_gradient(observation: Observation) -> Tensor:
 
 LABEL_RULES: dict[str, Callable[[Observation], Tensor]] = {
     "bias": bias_rule,
-    "row_sum": row_sum_rule,
-    "distinct": distinct_rule,
-    "yin": yin_rule,
+    # One example per row: the smallest sum of its row of weight gradients (iDLG).
+    "row_sum": lambda observation: _weight_gradient(observation).sum(2).argmin(1, keepdim=True),
+    # Batches of distinct labels: by bias gradients, and by the smallest entry of its row (Yin et al.).
+    "distinct": lambda observation: _bias_gradient(observation).argsort(1)[:, : observation.examples],
+    "yin": lambda observation: _weight_gradient(observation).amin(2).argsort(1)[:, : observation.examples],
     "count": count_rule,
 }
 

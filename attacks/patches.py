@@ -9,19 +9,18 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import model_validator
 from scipy.ndimage import distance_transform_edt
 from torch import Tensor, nn
 from torch.nn import functional
 
+from harness.attacks.analytic import Analytic
 from harness.attacks.attack import ATTACKS, Attack, Dummy, validated_attack
 from harness.attacks.attacker import SHUT_OUT
 from harness.attacks.candidates import require_gradients
-from harness.attacks.stages import Stage
 from harness.attacks.token_layers import Seen, rank_of, stopped_at, tried_gradients
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
@@ -32,22 +31,9 @@ from harness.observation import Observation
 
 @ATTACKS.register("patches")
 @validated_attack
-class Patches(Attack):
+class Patches(Analytic):
     """Only the scale of the closed form is optimised, and only where a clip of each tensor rescales weights and places
     differently. Elsewhere there is none to find, and no gradient of the network is needed."""
-
-    dealt: ClassVar[bool] = False
-    uses_labels: ClassVar[bool] = False
-
-    @model_validator(mode="after")
-    def _has_no_box(self) -> "Patches":
-        if self.box:
-            raise ValueError("patches computes its images and has no box; drop box")
-        return self
-
-    def stages(self, observation: Observation) -> list[Stage]:
-        """One: a scale is found from anywhere."""
-        return [Stage(self.max_iterations)]
 
     def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
         """The logarithm of the scale (R, 1): 0, or what makes the brightest pixel 1 where tensors are clipped apart.

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast, dataclass_transform
+from typing import Any
 
-from pydantic import ConfigDict
-from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
+from harness.base.building import validated_record
 from harness.base.errors import UsageError
 from harness.base.registry import Registry
 from harness.federation.context import Cohort, RoundContext
@@ -71,12 +70,7 @@ class Stack(Defense, combines=True):
         return {f"{name}.{key}": value for name, part in self.parts for key, value in part.parameters().items()}
 
 
-T = TypeVar("T")
-
 DEFENSES: Registry[type[Defense]] = Registry("defense", "harness.defenses", combine=Stack.of)
 
-
-@dataclass_transform(frozen_default=True)
-def validated_defense(kind: type[T]) -> type[T]:
-    """The class as a frozen record whose settings are validated."""
-    return cast(type[T], validated(frozen=True, config=ConfigDict(extra="forbid"))(kind))
+#: Decorator of a defense: a frozen record whose settings are validated.
+validated_defense = validated_record

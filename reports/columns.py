@@ -107,11 +107,6 @@ def rounds_seen(cell: Row) -> int:
     return seen if isinstance(seen, int) else 1
 
 
-def training_round(cell: Row) -> str:
-    """Rounds of training before the one that is attacked."""
-    return str(cell.round)
-
-
 def circumstances(cell: Row) -> str:
     """Rounds and number of looks as words behind a place, where they are not the usual ones."""
     rounds, when = rounds_seen(cell), f" / round {cell.round}" if cell.round else ""
@@ -290,7 +285,7 @@ DEFENSE = Column("defense", defense, wraps_at=18)
 ATTACK = Column("attack", attack)
 TIER = Column("tier", lambda row: row.tier)
 SURFACE = Column("surface", surface)
-ROUND = Column("round", training_round, right=True, concerns=lambda cell: cell.round > 0)
+ROUND = Column("round", lambda cell: str(cell.round), right=True, concerns=lambda cell: cell.round > 0)
 LOOKS = Column("seen", looks, right=True, concerns=lambda cell: cell.observations > 1)
 VERDICT = Column("verdict", verdict)
 SUCCESS = Column("success [95%]", success_rate, concerns=reconstructs)

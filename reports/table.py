@@ -112,10 +112,6 @@ def _tier(row: SummaryRow) -> str:
     return next((one.tier for one in row.attacks if one.attack == row.strongest), row.tier)
 
 
-def _strongest_and_tier(row: SummaryRow) -> Text:
-    return Text(_strongest(row)).append(f"\n{_tier(row)}", style="dim")
-
-
 def _why(row: SummaryRow) -> str:
     return text.headed(row)
 
@@ -150,7 +146,7 @@ _SUMMARY = (
     columns.ROUND,
     columns.LOOKS,
     Column("verdict", _verdict),
-    Column("strongest", _strongest_and_tier),
+    Column("strongest", lambda row: Text(_strongest(row)).append(f"\n{_tier(row)}", style="dim")),
     Column("why", _why, wraps_at=24),
     Column("uninformative", _uninformative, wraps_at=14, concerns=lambda row: bool(_uninformative(row))),
 )

@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, dataclass_transform, get_args
 
-from pydantic import ValidationError, validate_call
+from pydantic import ConfigDict, ValidationError, validate_call
+from pydantic.dataclasses import dataclass as validated
 
 from harness.base.errors import UsageError, as_setting
 from harness.base.ranges import is_boolean
@@ -20,8 +21,15 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
+Kind = TypeVar("Kind")
 T = TypeVar("T", bound="DataclassInstance")
 _LONG_NUMBER = re.compile(r"0\.0{5,}\d+")
+
+
+@dataclass_transform(frozen_default=True)
+def validated_record(kind: type[Kind]) -> type[Kind]:
+    """The class as a frozen record whose settings are validated."""
+    return cast(type[Kind], validated(frozen=True, config=ConfigDict(extra="forbid"))(kind))
 
 
 def build(registry: Registry[type[T]], name: str, arguments: Mapping[str, Any]) -> T:

@@ -310,10 +310,6 @@ def _adaquant(part: Tensor) -> Tensor:
     return ((part - least) / step.clamp_min(_TINY)).round() * step.where(bits > 0, 0.0) + least
 
 
-def _sign(part: Tensor) -> Tensor:
-    return torch.where(part >= 0, 1.0, -1.0).to(part)
-
-
 _BLOCKS: dict[Kind, tuple[int, tuple[float, ...]]] = {
     "normfloat4": (_BLOCK, _NF4),
     "float4": (_BLOCK, _FP4),
@@ -325,7 +321,7 @@ _CODED: dict[Kind, Callable[[Tensor], Tensor]] = {
     "bfloat16": lambda part: part.bfloat16().to(part),
     **{kind: _in_blocks(*one) for kind, one in _BLOCKS.items()},
     "adaquant": _adaquant,
-    "sign": _sign,
+    "sign": lambda part: torch.where(part >= 0, 1.0, -1.0).to(part),
     "mean_sign": lambda part: part.abs().mean(-1, keepdim=True) * part.sign(),
     "length": lambda part: part,
     "adapters": lambda part: part,

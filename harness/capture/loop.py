@@ -382,7 +382,7 @@ def captured(
         with nullcontext() if by_hand or round_.over else Watch(network, loader) as watch:
             yield watched
         if by_hand:
-            given = {"frozen": _still(network)} | given
+            given = {"frozen": tuple(name for name, one in network.named_parameters() if not one.requires_grad)} | given
         with round_.told():
             round_.keep(watch, given, before, watched.truth, after=network.state_dict())
 
@@ -440,10 +440,6 @@ def require_facts(given: Mapping[str, Any]) -> None:
     later = {name: one for name, one in _READ_LATER.items() if name != "image_shape" or "data" not in known}
     known = later | ({} if rate is None else {"learning_rate": rate}) | known
     CaptureRecord(**known)
-
-
-def _still(network: nn.Module) -> tuple[str, ...]:
-    return tuple(name for name, one in network.named_parameters() if not one.requires_grad)
 
 
 def _tell_of_adapters(network: nn.Module) -> None:

@@ -46,11 +46,6 @@ class Look:
         return getattr, (nullcontext(), "__exit__")
 
 
-def _is_look(hook: Any) -> bool:
-    """Also what one has become in a copy."""
-    return isinstance(hook, Look) or getattr(hook, "__func__", None) is nullcontext.__exit__
-
-
 def hide_looks_from_scripts() -> None:
     """Make ``torch.jit.script`` compile networks from now on as if nobody looked: it would compile hooks too."""
     original: Any = torch.jit.script
@@ -60,12 +55,13 @@ def hide_looks_from_scripts() -> None:
     @wraps(original)
     def script(what: Any, *given: Any, **named: Any) -> Any:
         parts = list(what.modules()) if isinstance(what, nn.Module) else []
+        # The second is what a look has become in a copy.
         hidden = [
             (hooks, key, hooks.pop(key))
             for part in parts
             for hooks in (part._forward_hooks, part._forward_pre_hooks)
             for key, hook in list(hooks.items())
-            if _is_look(hook)
+            if (isinstance(hook, Look) or getattr(hook, "__func__", None) is nullcontext.__exit__)
         ]
         try:
             # It resolves names in the frame of who called it.

@@ -340,7 +340,8 @@ class Watch:
         if network is not None:
             self._look_within(network)
         steps = [()] * len(self._steps.rates) if network is None else network.steps
-        loaders = self._loaders()
+        # The batches may be the given loader's, else of all that are in use at the first step.
+        loaders = self._early if self._asked is None else [self._drawn.get(self._asked[0], self._asked[1])]
         if self._private is not None and any(len(one) > 1 for one in steps):
             # It clips each example, whatever part of the batch it came in, such as those of BatchMemoryManager.
             steps, loaders = [(sum(one),) for one in steps], []
@@ -453,10 +454,6 @@ class Watch:
                 f"its weight {changed!r} was not sent as the last step left it; send it so in the captured round, or "
                 "give the defense that changes it",
             )
-
-    def _loaders(self) -> list[Loader]:
-        """Whose batches may be the client's: the one that is given, else all in use at the first step."""
-        return self._early if self._asked is None else [self._drawn.get(self._asked[0], self._asked[1])]
 
     def of_steps(self, truth: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
         """Return those of the examples of all batches that made steps, where they can be told apart by their

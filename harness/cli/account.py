@@ -1,7 +1,5 @@
 """``harness account``: what noise costs in privacy, by every accountant, each with its convention."""
 
-import json
-import sys
 from inspect import unwrap
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +14,7 @@ from harness.base.limits import MOST_STEPS
 from harness.base.presence import percent_up
 from harness.base.ranges import MOST_COUNT
 from harness.cli.app import DONE, app
-from harness.cli.console import display
+from harness.cli.console import tell
 from harness.cli.grouping import Grouped
 from harness.cli.options import JsonOption, split_lists, with_output
 from harness.privacy.account import Row, account
@@ -114,15 +112,9 @@ def account_command(
         mechanism=mechanism, bits=bits, dimensions=dimensions, sigma_schedule=sigma_schedule, sigma_end=sigma_end,
         rounds=rounds, target_epsilon=target_epsilon, stop=stop, epsilon=epsilon, exact=exact,
     )  # fmt: skip
-    _show(document["settings"], document["rows"], as_json)
+    settings, rows = document["settings"], document["rows"]
+    tell({"settings": settings, "rows": rows}, as_json, lambda console: _print(console, settings, rows), _WIDTH)
     return DONE
-
-
-def _show(settings: dict[str, Any], rows: list[Row], as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(json.dumps({"settings": settings, "rows": rows}, indent=1) + "\n")
-        return
-    display(lambda console: _print(console, settings, rows), _WIDTH)
 
 
 def _print(console: Console, settings: dict[str, Any], rows: list[Row]) -> None:
@@ -200,7 +192,5 @@ def show_bayesian(folder: Path, delta: float | None, direction: str | None, as_j
     delta = settings.delta if delta is None else asked_delta(delta)
     directions = DIRECTIONS if direction is None else (choice(direction, DIRECTIONS, "direction"),)
     rows = [one.row() for one in bayesian_of_run(settings, noise, norms, document.overlap, delta, directions)]
-    if as_json:
-        sys.stdout.write(json.dumps({"settings": document.settings, "rows": rows}, indent=1) + "\n")
-        return
-    display(lambda console: print_bayesian(rows, console), _BAYESIAN_WIDTH)
+    shown = {"settings": document.settings, "rows": rows}
+    tell(shown, as_json, lambda console: print_bayesian(rows, console), _BAYESIAN_WIDTH)

@@ -1,6 +1,7 @@
 """The command line: one file per command, imported when it is called; mistakes as one line and an exit code."""
 
 import importlib
+import json
 import logging
 import os
 import re
@@ -73,6 +74,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
     help="Does a federated-learning defense really stop gradient leakage?",
 )  # fmt: skip
+
+
+def print_json(document: Any) -> None:
+    """Prints a document as JSON."""
+    sys.stdout.write(json.dumps(document, indent=1) + "\n")
 
 
 def _print_version(asked: bool) -> None:

@@ -1,7 +1,5 @@
 """``harness bench``: speed and memory, always as ratios measured side by side in one run."""
 
-import json
-import sys
 from typing import Annotated
 
 import typer
@@ -12,7 +10,7 @@ from harness.base.limits import require_memory
 from harness.base.progress import counted
 from harness.bench.engines import bench_network
 from harness.bench.measurements import bench_attack, bench_secagg, table
-from harness.cli.app import DONE, app
+from harness.cli.app import DONE, app, print_json
 from harness.cli.options import ChunkOption, DataRootOption, DeviceOption, JsonOption, numbers, split_lists
 from harness.datasets import DATASETS
 from harness.datasets import data_root as find_data_root
@@ -86,7 +84,7 @@ def attack_command(
         for name in counted(names, "dataset")
     )
     if as_json:
-        sys.stdout.write(json.dumps([dict(each) for each in figures], indent=1) + "\n")
+        print_json([dict(each) for each in figures])
         return DONE
     for each in figures:
         for name, value in each:
@@ -116,7 +114,7 @@ def train_command(
     name = DATASETS.resolve(dataset)
     report = bench_train(name, model, counts, batch_size, repeats, choose_device(device), find_data_root(data_root))
     if as_json:
-        sys.stdout.write(json.dumps(report, indent=1) + "\n")
+        print_json(report)
         return DONE
     for row in report.pop("rows"):
         for title, value in row.items():
@@ -145,5 +143,5 @@ def secagg_command(
     counts = numbers(clients or ["10,20,50,100,200"], "clients")
     require_memory(3 * 8 * length * max(counts, default=0), "so many vectors", "lower --clients or --length")
     rows = bench_secagg(counts, length, bits, dropped, most_complete)
-    sys.stdout.write((json.dumps(rows, indent=1) if as_json else table(rows)) + "\n")
+    print_json(rows) if as_json else print(table(rows))
     return DONE

@@ -10,7 +10,7 @@ import typer
 from harness.base.errors import UsageError
 from harness.base.kinds import plural
 from harness.cli.app import DONE, INCOMPARABLE, REGRESSION, app
-from harness.cli.console import display
+from harness.cli.console import tell
 from harness.cli.options import JsonOption, with_output
 from harness.gate import Finding, Report, as_baseline, check, read_baseline, read_runs, write_baseline
 from harness.gate.comparing import VICTIMS_NEEDED
@@ -47,10 +47,7 @@ def check_command(
         _write(Report([Finding("invalid run", "", "", str(error))]), baseline, junit, summary, sarif)
         raise
     _write(report, baseline, junit, summary, sarif)
-    if as_json:
-        sys.stdout.write(json.dumps(report.document(), indent=1) + "\n")
-    else:
-        display(lambda console: print_gate(report, console), _WIDTH)
+    tell(report.document(), as_json, lambda console: print_gate(report, console), _WIDTH)
     if report.only_incomparable:
         return INCOMPARABLE
     return REGRESSION if report.failed else DONE

@@ -11,7 +11,7 @@ import typer
 
 from harness.base.errors import UsageError, in_a_row
 from harness.base.presence import percent_up
-from harness.cli.app import DONE, MISTAKE, REGRESSION, app
+from harness.cli.app import DONE, MISTAKE, REGRESSION, app, print_json
 from harness.cli.grouping import Grouped
 from harness.cli.options import JsonOption, with_output
 from harness.cli.sketch import among
@@ -143,7 +143,7 @@ _TELLS = (
 def _print(rows: list[Row], unknown: list[str], as_json: bool) -> None:
     """The rows, and the classes that nothing is known of."""
     if as_json:
-        sys.stdout.write(json.dumps({"rows": rows, "not_known": unknown}, indent=1) + "\n")
+        print_json({"rows": rows, "not_known": unknown})
         return
     from harness.cli.console import keep, room
 
@@ -251,7 +251,7 @@ def _known(as_json: bool, asked: bool) -> int:
     told = ("name", "acts", "does", "claims", "works", "source", "ran")
     rows = [{name: getattr(one, name) for name in told} for one in FILTERS.values()]
     if as_json:
-        sys.stdout.write(json.dumps({"filters": rows}, indent=1) + "\n")
+        print_json({"filters": rows})
         return DONE
     width = max(len(row["name"]) for row in rows)
     for one, row in zip(FILTERS.values(), rows, strict=True):

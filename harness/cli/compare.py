@@ -1,7 +1,5 @@
 """``harness compare``: what differs between two runs, or two defenses, with intervals."""
 
-import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +8,7 @@ import typer
 
 from harness.base.errors import UsageError
 from harness.cli.app import DONE, app
-from harness.cli.console import display
+from harness.cli.console import tell
 from harness.cli.options import JsonOption, split_lists, with_output
 from harness.defenses import DEFENSES
 from harness.gate import GateCell, read_runs
@@ -42,11 +40,8 @@ def compare_command(
         contrasts, alone = _contrasts(first, second, defense)
     except UsageError as error:
         raise (UsageError(f"{error} ({problems[0]})") if problems else error) from error
-    if as_json:
-        document = {"contrasts": [asdict(one) for one in contrasts], "only_in_one": alone, "problems": problems}
-        sys.stdout.write(json.dumps(document, indent=1) + "\n")
-    else:
-        display(lambda console: print_contrasts(contrasts, alone, problems, console), _WIDTH)
+    document = {"contrasts": [asdict(one) for one in contrasts], "only_in_one": alone, "problems": problems}
+    tell(document, as_json, lambda console: print_contrasts(contrasts, alone, problems, console), _WIDTH)
     return DONE
 
 

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.base.errors import escaped, printable
+from harness.cli.app import print_json
 
 _ANY_WIDTH = 10_000
 
@@ -118,6 +119,14 @@ def display(draw: Callable[[Console], None], least: int = 0) -> None:
     draw(Screen(least))
     if (copy := _copy.get()) is not None:
         draw(copy)
+
+
+def tell(document: Any, as_json: bool, draw: Callable[[Console], None], least: int = 0) -> None:
+    """Prints a document as JSON and nothing else, or draws what it says as :func:`display` does."""
+    if as_json:
+        print_json(document)
+    else:
+        display(draw, least)
 
 
 def room() -> int | None:

@@ -1,6 +1,5 @@
 """``harness frontier``: how much noise is needed, and what does it cost?"""
 
-import json
 import shlex
 import sys
 from dataclasses import replace
@@ -14,7 +13,7 @@ from harness.base.building import one_line, parse_assignments
 from harness.base.devices import choose_device
 from harness.base.errors import UsageError
 from harness.base.kinds import plural
-from harness.cli.app import DONE, INVALID, app, resumable
+from harness.cli.app import DONE, INVALID, app, print_json, resumable
 from harness.cli.console import display
 from harness.cli.grouping import Grouped
 from harness.cli.options import (
@@ -122,7 +121,7 @@ def _make_shard(settings: FrontierSettings, grid: Grid, request: Request, shard:
     with resumable():
         points = make_frontier_shard(settings, grid, request, part)
     if as_json:
-        sys.stdout.write(json.dumps([point.model_dump(mode="json") for point in points], indent=1) + "\n")
+        print_json([point.model_dump(mode="json") for point in points])
     else:
         print(f"shard {part} is done: {plural(len(points), 'point')} in {out}")
         print(f"once all are: the same command with --resume and --out {out} instead of --shard {part}")

@@ -1,7 +1,5 @@
 """``harness history``: how every number moved over the runs of several nights."""
 
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +11,7 @@ from rich.text import Text
 
 from harness.base.errors import UsageError, safe
 from harness.cli.app import DONE, app
-from harness.cli.console import display
+from harness.cli.console import tell
 from harness.cli.options import JsonOption, with_output
 from harness.gate.trend import Trend, trends
 from harness.reports.gate import print_history, save_history
@@ -37,17 +35,9 @@ def history_command(
         raise UsageError("the runs hold no cell that could be evaluated; run harness evaluate again")
     if out:
         save_history(out, names, found)
-    if as_json:
-        document = {
-            "runs": names,
-            "trends": [asdict(trend) for trend in found],
-            "left_out": left_out,
-            "problems": problems,
-        }
-        sys.stdout.write(json.dumps(document, indent=1) + "\n")
-        return DONE
+    document = {"runs": names, "trends": list(map(asdict, found)), "left_out": left_out, "problems": problems}
     told = [*(f"left out: {reason}" for reason in left_out), *problems]
-    display(lambda console: _print(console, names, found, told), _WIDTH)
+    tell(document, as_json, lambda console: _print(console, names, found, told), _WIDTH)
     return DONE
 
 

@@ -19,8 +19,8 @@ from harness.base.building import typed
 from harness.base.devices import choose_device, use_threads
 from harness.base.errors import UsageError
 from harness.base.progress import within
-from harness.cli.app import DONE, INVALID, app, resumable
-from harness.cli.console import Screen, display
+from harness.cli.app import DONE, INVALID, app, print_json, resumable
+from harness.cli.console import Screen, tell
 from harness.cli.grouping import Grouped
 from harness.cli.options import (
     DataRootOption,
@@ -273,14 +273,11 @@ def _judged(
     with resumable(), claimed(out), within(), worker_pool(jobs, threads, cells) as everyone:
         work = Work(asked.root, folder, asked.chunk, resume, asked.most, lines_of(shares), *drawn, everyone.attack)
         judgement = judge_captured(groups, split, work)
-        record = json.dumps(judgement.record(), indent=1)
+        record = judgement.record()
         if not resume and (out / "judged.json").exists():
             tell_replaced(out)
-        write_atomic(out / "judged.json", record.encode())
-    if as_json:
-        sys.stdout.write(record + "\n")
-    else:
-        display(lambda console: _print(judgement, out, console))
+        write_atomic(out / "judged.json", json.dumps(record, indent=1).encode())
+    tell(record, as_json, lambda console: _print(judgement, out, console))
     return DONE if judgement.valid else INVALID
 
 
@@ -320,7 +317,7 @@ class _Finding(Protocol):
 
 def _show(found: _Finding, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps(found.record(), indent=1) + "\n")
+        print_json(found.record())
         return
     console = Screen()
     for line in found.lines():
@@ -352,14 +349,11 @@ def _planned(readings: Sequence[Reading], planned: Callable[[], list[Line]], as_
             problem = lines[0].reason
     except UsageError as error:
         problem = str(error)
-    if as_json:
-        document = {
-            "captures": [asdict(one) for one in readings], "attacks": [line.record() for line in lines],
-            "seconds": total_of(lines), "problem": problem,
-        }  # fmt: skip
-        sys.stdout.write(json.dumps(document, indent=1) + "\n")
-    else:
-        display(lambda console: _print_plan(readings, lines, console))
+    document = {
+        "captures": [asdict(one) for one in readings], "attacks": [line.record() for line in lines],
+        "seconds": total_of(lines), "problem": problem,
+    }  # fmt: skip
+    tell(document, as_json, lambda console: _print_plan(readings, lines, console))
     unread = sum(one.problem is not None for one in readings)
     if problem or unread:
         why = f"{unread} of {len(readings)} captures cannot be judged; correct their files, or leave their names out"
@@ -496,16 +490,12 @@ def judge_checks(captures: Sequence[Capture], title: str, as_json: bool) -> int:
     checks = checks_of_groups([(group.sizes, group) for group in groups])
     violated = any(check.outcome == "violated" for check in checks)
     promises = stated([without_covered(group, checks) for group in groups], checks)
-    if as_json:
-        document = {
-            "valid": not violated, "captures": sum(one.clients for one in clients),
-            "record": clients[0].record.model_dump(mode="json"),
-            "checks": [asdict(check) for check in checks],
-            "privacy": [asdict(one) for one in promises],
-        }  # fmt: skip
-        sys.stdout.write(json.dumps(document, indent=1) + "\n")
-    else:
-        display(lambda console: _print_checked(checks, claimed_and_proven(promises), console))
+    document = {
+        "valid": not violated, "captures": sum(one.clients for one in clients),
+        "record": clients[0].record.model_dump(mode="json"), "checks": [asdict(check) for check in checks],
+        "privacy": [asdict(one) for one in promises],
+    }  # fmt: skip
+    tell(document, as_json, lambda console: _print_checked(checks, claimed_and_proven(promises), console))
     return INVALID if violated else DONE
 
 

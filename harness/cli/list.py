@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.base.errors import UsageError
-from harness.cli.app import DONE, app
+from harness.cli.app import DONE, app, print_json
 from harness.cli.options import JsonOption
 from harness.cli.sketch import CATALOGUE, among
 
@@ -28,7 +28,7 @@ def list_command(
         raise UsageError(f"nothing to list under {section!r}; choose {', '.join(SECTIONS)}")
     chosen = {name: _rows(name) for name in SECTIONS if section in (None, name)}
     if as_json:
-        print(json.dumps(chosen, indent=1))
+        print_json(chosen)
         return DONE
     for name, rows in chosen.items():
         print(name)

@@ -1,8 +1,6 @@
 """``harness reproduce``: the papers' tables, ours beside theirs."""
 
-import json
 import shlex
-import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,8 +11,8 @@ import typer
 from harness.base.devices import choose_device
 from harness.base.errors import UsageError
 from harness.base.progress import within
-from harness.cli.app import DONE, INVALID, app, resumable
-from harness.cli.console import display
+from harness.cli.app import DONE, INVALID, app, print_json, resumable
+from harness.cli.console import tell
 from harness.cli.options import (
     ChunkOption,
     DataRootOption,
@@ -99,12 +97,9 @@ def reproduce_command(
         made = list(run.done.values())
         document = document_of([stored.cell for stored in made], environment(where))
         folder.write_results(document, [record for stored in made for record in stored.victims])
-    if as_json:
-        sys.stdout.write(json.dumps(comparison.document(), indent=1) + "\n")
-    else:
-        display(comparison.print, _WIDTH)
-        if document.valid_reason:
-            print(f"the run is invalid: {document.valid_reason}")
+    tell(comparison.document(), as_json, comparison.print, _WIDTH)
+    if document.valid_reason and not as_json:
+        print(f"the run is invalid: {document.valid_reason}")
     return DONE if document.valid else INVALID
 
 
@@ -114,7 +109,7 @@ def _make_shard(table: str, asked: partial[Request], job: Job, shard: Shard, as_
     with resumable(), within(f"shard {shard}"):
         Part(table, asked, shard).make(run)
     if as_json:
-        sys.stdout.write(json.dumps({"table": table, "shard": str(shard), "cells": list(run.done)}, indent=1) + "\n")
+        print_json({"table": table, "shard": str(shard), "cells": list(run.done)})
     else:
         print(f"shard {shard} of {table} is done in {out}")
         print(f"once all are: the same command with --resume and --out {out} instead of --shard {shard}")

@@ -1,7 +1,5 @@
 """``harness verify``: make a board's row again from its card, and say whether it comes out as it says."""
 
-import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +9,7 @@ import typer
 from harness.base.errors import UsageError, printable
 from harness.board import compare, read_card, rebuild
 from harness.board.comparing import Workspace
-from harness.cli.app import DONE, REGRESSION, app, resumable
+from harness.cli.app import DONE, REGRESSION, app, print_json, resumable
 from harness.cli.options import ChunkOption, DataRootOption, JsonOption
 from harness.datasets import data_root as find_data_root
 from harness.results import claimed
@@ -48,7 +46,7 @@ def verify_command(
         found.notes.append(f"what lay in {str(out)!r} before was believed: it tells as much as you trust its maker")
     if as_json:
         said = {"confirmed": not found.differences, "exact": found.exact, "notes": found.notes}
-        sys.stdout.write(json.dumps(said | {"differences": found.differences}, indent=1) + "\n")
+        print_json(said | {"differences": found.differences})
     else:
         for line in (*found.notes, *found.differences[:_MOST]):
             print(printable(line))

@@ -11,10 +11,10 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from filelock import FileLock
@@ -36,6 +36,8 @@ from harness.results.files import (
 from harness.results.schema import CellResult, ResultDocument, StoredCell, VictimRecord
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: The folder of locks, one per key, below a run's.
 LOCKS = "locks"
@@ -139,14 +141,8 @@ class RunFolder:
         logged warning and treated as absent.
         """
         path = self._cell_file(key)
-        try:
-            stored = _parse_cell(self._read(path, MOST_OF_A_DOCUMENT))
-        except Absent:
+        if (stored := self._trusted(path, MOST_OF_A_DOCUMENT, _parse_cell)) is None:
             return None
-        except Unreadable as problem:
-            return _ignore(path, problem.reason)
-        except Damaged as problem:
-            return _ignore(path, str(problem))
         if _canonical(stored.settings) != _canonical(settings):
             return _ignore(path, "was made with other settings")
         if stored.cell.key != key:
@@ -188,9 +184,11 @@ class RunFolder:
 
     def read_arrays(self, name: str) -> dict[str, np.ndarray] | None:
         """The arrays stored under a key; None where there are none or the file is damaged. Nothing is unpickled."""
-        path = self._arrays_file(name)
+        return self._trusted(self._arrays_file(name), MOST_BYTES, parse_arrays)
+
+    def _trusted(self, path: Path, most: int, parse: Callable[[bytes], T]) -> T | None:
         try:
-            return parse_arrays(self._read(path, MOST_BYTES))
+            return parse(self._read(path, most))
         except Absent:
             return None
         except Unreadable as problem:

@@ -292,14 +292,6 @@ def _case(item: Shown, name: str) -> Case:
     return Case(_group(item), name, outcome, kind, words, cell.seconds)
 
 
-def as_sarif(runs: Sequence[RunData]) -> bytes:
-    """An alert per place that leaks, and a note per place that is undecided, at the run's ``results.json``.
-
-    A place that withstood is no alert: security pages show whatever a file holds.
-    """
-    return sarif(list(_alerts(decided_places(runs))))
-
-
 def _alerts(places: Sequence[Decided]) -> Iterator[Alert]:
     for place in places:
         row, file = place.summary, address(Path(place.run.folder, "results.json"))
@@ -560,7 +552,7 @@ class Format:
 #: Every form that results are exported in.
 FORMATS: dict[str, Format] = {
     "csv": Format(as_csv, (".csv",)),
-    "sarif": Format(lambda exported: as_sarif(exported.runs), (".sarif", ".sarif.json")),
+    "sarif": Format(lambda exported: sarif(list(_alerts(decided_places(exported.runs)))), (".sarif", ".sarif.json")),
     "latex": Format(as_latex, (".tex",)),
     "ro-crate": Format(lambda one: as_crate(list(one.runs), one.system, one.by), (".zip",)),
     "every-eval-ever": Format(lambda one: as_evals(one.runs, one.system, one.by), (".eval.json",), one=True),

@@ -307,11 +307,6 @@ def open_picture(folder: Path, key: str) -> Image.Image:
         raise UnreadableRun("is not a PNG that can be read") from error
 
 
-def first_rows(picture: Image.Image) -> Image.Image:
-    """The first four victims of a grid, without the title: the page has its own."""
-    return picture.crop(first_rows_box(*picture.size, ROWS))
-
-
 def shrink(picture: Image.Image) -> tuple[bytes, int, int]:
     """The whole picture at most 960 pixels wide as WebP, and its size."""
     scale = min(1.0, _WIDTH / picture.width)
@@ -406,7 +401,8 @@ def gallery(decided: Sequence[Decided], shown: Sequence[Shown], runs: Sequence[R
                 made.left_out.append(f"picture {text.safe(candidate.key or '?', 64)} of {candidate.run} {problem}")
             continue
         if candidate.rows_of_victims:
-            pair, picture = pair_of(picture), first_rows(picture)
+            # Without the title: the page has its own.
+            pair, picture = pair_of(picture), picture.crop(first_rows_box(*picture.size, ROWS))
             made.pairs |= {(candidate.run, key): pair for key in candidate.keys if pair}
         if spent > _MOST_BYTES or len(made.pictures) >= _MOST_PICTURES:
             over += 1
