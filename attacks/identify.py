@@ -17,14 +17,7 @@ from harness.attacks.among import others_at, public_at, require_several
 from harness.attacks.attacker import ATTACKS, Identifier, validated_attack
 from harness.attacks.candidates import dummy_gradient, require_gradients
 from harness.attacks.objectives import row_lengths
-from harness.attacks.residual import (
-    deviation_of,
-    improbability,
-    is_of_one_level,
-    knows_clip,
-    misfit,
-    unread_level,
-)
+from harness.attacks.residual import deviation_of, improbability, is_of_one_level, knows_clip, misfit, unread_level
 from harness.attacks.stages import adaptive_step
 from harness.base.vectors import example_factors, group_products
 from harness.base.words import PAD, tokens_of

@@ -80,10 +80,7 @@ class Network:
         made, slope = _activated(activation, rows @ weight.mT + bias)
         moved = nn.functional.pad(slope[:, :, None] * weight[:, :count], (0, 0, 0, 1))
         rest = with_one(made) - (moved @ rows[:, :count, None])[..., 0]
-        return [
-            (same, with_one(fixed), with_one(rows).square().sum(1)),
-            (moved, rest, rest.square().sum(1) + 1),
-        ]
+        return [(same, with_one(fixed), with_one(rows).square().sum(1)), (moved, rest, rest.square().sum(1) + 1)]
 
     def factors(self, rows: Tensor, labels: Tensor, bends: Sequence[Tensor] | None = None) -> Factors:
         """Return the factors of the gradients of examples (..., D) with labels (...), one gradient each.

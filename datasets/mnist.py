@@ -16,18 +16,7 @@ from harness.datasets.files import DataFile
 from harness.datasets.record import Dataset, build_dataset
 
 DIGITS = tuple(str(digit) for digit in range(10))
-_CLOTHES = (
-    "T-shirt/top",
-    "trouser",
-    "pullover",
-    "dress",
-    "coat",
-    "sandal",
-    "shirt",
-    "sneaker",
-    "bag",
-    "ankle boot",
-)
+_CLOTHES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 _TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 _TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")

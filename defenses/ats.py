@@ -90,6 +90,7 @@ class TransformInputs(Operation):
     policy: str
 
     points = (Point.INPUTS,)
+    about = "inputs"
 
     def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
         ways = list(self.disguises())
@@ -110,10 +111,6 @@ class TransformInputs(Operation):
         for ways in self._lists():
             for way in ways:
                 yield lambda images, way=way: _in_a_row(images, way)
-
-    @property
-    def subject(self) -> str:
-        return "inputs"
 
     def words(self) -> str:
         names = [" and ".join(_TABLE[int(one)][0] for one in part.split("-")) for part in self.policy.split("+")]

@@ -35,6 +35,7 @@ class SendOrthogonal(Operation):
     corrected: bool
 
     points = (Point.STEP,)
+    about = "gradients of a local step"
     reads_network = True
     noises = True
 
@@ -63,10 +64,6 @@ class SendOrthogonal(Operation):
     @property
     def coding(self) -> Coding:
         return Coding("length")
-
-    @property
-    def subject(self) -> str:
-        return "gradients of a local step"
 
     def words(self) -> str:
         return (

@@ -35,13 +35,11 @@ class Claimed(Operation):
     version: str | None = None
 
     acts: ClassVar[bool] = False
+    silent = True
 
     @property
     def only_adds(self) -> bool:
         return True
-
-    def words(self) -> str:
-        return ""
 
     def statements(self, facts: PrivacyFacts) -> list[Statement]:
         try:

@@ -59,6 +59,7 @@ class CountNorms(Bookkeeping):
     """Sends the norm of each update beside it, as a count that adds up over clients."""
 
     points = (Point.MESSAGE,)
+    silent = True
 
     @property
     def sends(self) -> tuple[str, ...]:
@@ -113,6 +114,7 @@ class StopAtBudget(Operation):
     most_delta: float | None
 
     points = (Point.BROADCAST,)
+    silent = True
     acts = False
 
     def finished(self, facts: PrivacyFacts) -> str | None:
@@ -127,9 +129,6 @@ class StopAtBudget(Operation):
         if self.most_delta is None:
             return f"round {rounds} would spend epsilon {up(known, 4)} at delta {delta:g}, above {self.epsilon:g}"
         return f"round {rounds} would need a delta above {delta:g} for epsilon {self.epsilon:g}"
-
-    def words(self) -> str:
-        return ""
 
 
 @DEFENSES.register("global_dp", "geyer")

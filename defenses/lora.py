@@ -30,6 +30,7 @@ class TrainAdapters(Operation):
     alpha: float
 
     points = (Point.STEP,)
+    about = "gradients of a local step"
     zeroes = True
 
     def on_step(self, state: StepState, context: RoundContext) -> None:
@@ -45,10 +46,6 @@ class TrainAdapters(Operation):
 
     def limit(self, context: RoundContext) -> NoLimit:
         return NoLimit(NEVER_SENT)
-
-    @property
-    def subject(self) -> str:
-        return "gradients of a local step"
 
     def words(self) -> str:
         return f"only adapters of rank {self.rank} (LoRA, A frozen) are trained and sent"

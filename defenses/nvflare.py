@@ -260,6 +260,7 @@ class LeaveOut(Operation):
     pattern: str
 
     points = (Point.MESSAGE,)
+    about = "updates"
     zeroes = True
 
     def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
@@ -280,10 +281,6 @@ class LeaveOut(Operation):
     def chosen(self, layout: Layout) -> Chosen:
         outs = zip(layout.sizes, self._left_out(layout), strict=True)
         return Chosen(tuple(0 if out else size for size, out in outs), "layer", "largest")
-
-    @property
-    def subject(self) -> str:
-        return "updates"
 
     def words(self) -> str:
         said = ", ".join(self.names) or f"that match {self.pattern!r}"

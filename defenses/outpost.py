@@ -37,6 +37,7 @@ class PerturbByRisk(Operation):
     noise_base: float
 
     points = (Point.STEP,)
+    about = "gradients of a local step"
     zeroes = True
     reads_network = True
     noises = True
@@ -59,10 +60,6 @@ class PerturbByRisk(Operation):
 
     def noise(self, context: RoundContext) -> Noise:
         return Noise("unknown", None, "layer", unread=True, bare=True)
-
-    @property
-    def subject(self) -> str:
-        return "gradients of a local step"
 
     def words(self) -> str:
         return (

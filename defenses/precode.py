@@ -59,6 +59,7 @@ class DrawSample(Operation):
     """Each client draws the sample of its bottleneck for a round."""
 
     points = (Point.NETWORK,)
+    about = "the network"
 
     def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
         rows, place = rows.clone(), _place(context.layout)
@@ -76,10 +77,6 @@ class DrawSample(Operation):
         found[:, place] = (code - mean) / softplus(spread)
         return found
 
-    @property
-    def subject(self) -> str:
-        return "the network"
-
     def words(self) -> str:
         return "a bottleneck before its last layer adds noise of a learned size to features"
 
@@ -89,6 +86,7 @@ class KeepSample(Operation):
     """The sample is neither trained nor sent."""
 
     points = (Point.STEP,)
+    silent = True
     zeroes = True
     reads_network = True
 
@@ -103,9 +101,6 @@ class KeepSample(Operation):
 
     def limit(self, context: RoundContext) -> NoLimit:
         return NoLimit(NEVER_SENT)
-
-    def words(self) -> str:
-        return ""
 
 
 @DEFENSES.register("paper:PRECODE")

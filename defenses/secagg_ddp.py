@@ -157,6 +157,7 @@ class SecureSum(Operation):
     settings: "SecAggDDP"
 
     points = (Point.SUM,)
+    silent = True
 
     @property
     def only_adds(self) -> bool:
@@ -200,9 +201,6 @@ class SecureSum(Operation):
             return None
         counted = context.cohort.clients_per_round - settings.colluders - settings.dropouts
         return sum_limit(settings.shared_mechanism(context, context.keys[0]), counted)
-
-    def words(self) -> str:
-        return ""
 
     def _of_those_who_came(self, came: int, context: RoundContext) -> SumSettings:
         """The settings of the aggregation.

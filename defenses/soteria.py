@@ -34,6 +34,7 @@ class MaskFeatures(Operation):
     percentile: float
 
     points = (Point.STEP,)
+    about = "gradients of the last layer"
     reads_network = True
 
     def on_step(self, state: StepState, context: RoundContext) -> None:
@@ -48,10 +49,6 @@ class MaskFeatures(Operation):
     @property
     def sparse(self) -> bool:
         return self.percentile > 0
-
-    @property
-    def subject(self) -> str:
-        return "gradients of the last layer"
 
     def words(self) -> str:
         return f"columns of features below the {self.percentile:g}th percentile of their scores are zeroed"

@@ -85,8 +85,7 @@ class CellSettings(BaseModel):
     clients_per_round: Count = Field(10, description="Clients sampled per round")
     rounds: Count = Field(100, description="Training rounds that epsilon and noise schedules cover")
     steps_per_round: Count = Field(
-        100,
-        description="Local steps per round that epsilon counts; all of them with --epochs or --client-examples",
+        100, description="Local steps per round that epsilon counts; all of them with --epochs or --client-examples"
     )
     sampling_rate: Share | None = Field(
         None,

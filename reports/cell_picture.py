@@ -14,7 +14,7 @@ from harness.base.columns import Columns
 from harness.base.words import Words, tokens_of
 from harness.evaluation.scores import Scored, Scores
 from harness.reports import columns
-from harness.reports.pictures import FRAME, MOST_ROWS, drawable, plain_text, save_figure, save_grid
+from harness.reports.pictures import FRAME, MOST_ROWS, drawable, plain_text, require_alike, save_figure, save_grid
 from harness.reports.text_picture import save_texts
 from harness.results import CellResult, RunFolder
 
@@ -73,11 +73,7 @@ def _check(strips: Sequence[tuple[str, np.ndarray]], captions: Sequence[str], co
     shape = strips[0][1].shape
     if len(shape) != 2 or shape[0] < 1 or shape[1] != columns.width:
         raise ValueError(f"truth must be (n, {columns.width}) with n >= 1, not {shape}")
-    for label, values in strips:
-        if values.shape != shape:
-            raise ValueError(f"{label!r} has shape {values.shape}, truth {shape}")
-    if len(captions) != shape[0]:
-        raise ValueError(f"{len(captions)} captions for {shape[0]} rows")
+    require_alike(strips, captions, "rows")
 
 
 def _draw(

@@ -82,11 +82,17 @@ def _check(columns: Sequence[tuple[str, np.ndarray]], captions: Sequence[str]) -
     shape = columns[0][1].shape
     if len(shape) != 4 or shape[0] < 1 or shape[1] not in (1, 3):
         raise ValueError(f"truth must be (n, C, H, W) with n >= 1 and C 1 or 3, not {shape}")
-    for label, images in columns:
-        if images.shape != shape:
-            raise ValueError(f"{label!r} has shape {images.shape}, truth {shape}")
+    require_alike(columns, captions, "images")
+
+
+def require_alike(made: Sequence[tuple[str, np.ndarray]], captions: Sequence[str], what: str) -> None:
+    """Raises ValueError where values differ in shape from the first, or captions are not as many as there are."""
+    shape = made[0][1].shape
+    for label, values in made:
+        if values.shape != shape:
+            raise ValueError(f"{label!r} has shape {values.shape}, truth {shape}")
     if len(captions) != shape[0]:
-        raise ValueError(f"{len(captions)} captions for {shape[0]} images")
+        raise ValueError(f"{len(captions)} captions for {shape[0]} {what}")
 
 
 Corner = Callable[[int, int], tuple[float, float]]

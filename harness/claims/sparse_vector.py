@@ -20,18 +20,7 @@ from dataclasses import dataclass, replace
 
 from harness.base.errors import UsageError
 from harness.claims import epsilons
-from harness.claims.answers import (
-    LOSSES,
-    PURE,
-    Answer,
-    Arguments,
-    Facts,
-    Line,
-    flag,
-    number,
-    positive,
-    share,
-)
+from harness.claims.answers import LOSSES, PURE, Answer, Arguments, Facts, Line, flag, number, positive, share
 from harness.claims.epsilons import Relation
 from harness.claims.registry import KNOWN, NUMPY, does_nothing, no_scalars, register
 

@@ -64,8 +64,7 @@ _View = Annotated[
     str | None, typer.Option(help="Observer: server, 'third party' or message; the strongest by default.")
 ]
 _Planted = Annotated[
-    list[Path] | None,
-    typer.Option(help="Captures of a Flower job with canary_mod: audit its models. Repeated."),
+    list[Path] | None, typer.Option(help="Captures of a Flower job with canary_mod: audit its models. Repeated.")
 ]
 
 

@@ -70,16 +70,7 @@ def attack_command(
         bench_attack(name, attack or "cpl", victims or 64, chunk, growth, 60 * minutes / len(names), where, root, jobs)
         if model is None
         else bench_network(
-            name,
-            model,
-            attack or "inverting_gradients",
-            victims or 2,
-            batch_size,
-            iterations,
-            chunk,
-            where,
-            root,
-            jobs,
+            name, model, attack or "inverting_gradients", victims or 2, batch_size, iterations, chunk, where, root, jobs
         )
         for name in counted(names, "dataset")
     )

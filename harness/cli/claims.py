@@ -58,10 +58,7 @@ _Model = Annotated[
     str | None,
     typer.Option(help="Model that sets the size of an update, such as resnet18 or lenet.", autocompletion=among(())),
 ]
-_FailOn = Annotated[
-    str,
-    _word("fail_on", "claim: exit code 1 if a claim is exceeded or has no proof. none: never."),
-]
+_FailOn = Annotated[str, _word("fail_on", "claim: exit code 1 if a claim is exceeded or has no proof. none: never.")]
 
 
 @app.command("claims", cls=Grouped)

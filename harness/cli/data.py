@@ -20,10 +20,7 @@ Root = Annotated[Path | None, typer.Option(help="Folder of datasets; else $HARNE
 
 
 @data_app.command("status")
-def status(
-    data_root: Root = None,
-    as_json: JsonOption = False,
-) -> int:
+def status(data_root: Root = None, as_json: JsonOption = False) -> int:
     """Show which datasets are available and where the others come from."""
     rows = dataset_status(find_data_root(data_root))
     if as_json:

@@ -100,8 +100,7 @@ _UpdateModel = Annotated[
     ),
 ]
 _RoundsSeen = Annotated[
-    int,
-    typer.Option(callback=at_least_one, help="Rounds of each client that the attacker observes."),
+    int, typer.Option(callback=at_least_one, help="Rounds of each client that the attacker observes.")
 ]
 _SameData = Annotated[
     str,

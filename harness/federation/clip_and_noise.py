@@ -16,14 +16,7 @@ from harness.base.errors import UsageError
 from harness.base.vectors import Grouping, Layout, clip, noise_deviation
 from harness.federation.context import RoundContext, State
 from harness.federation.memory import Remembered
-from harness.federation.operations import (
-    OF_EXAMPLES,
-    UPDATES,
-    Operation,
-    StepState,
-    require_one_of,
-    states_nothing,
-)
+from harness.federation.operations import OF_EXAMPLES, UPDATES, Operation, StepState, require_one_of, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Point
 from harness.observation import Chosen, Clipping, Law, Noise
@@ -388,6 +381,7 @@ class KeepLargest(Operation):
     error_feedback: bool = False
 
     points = (Point.MESSAGE,)
+    about = "updates"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -423,10 +417,6 @@ class KeepLargest(Operation):
     @property
     def coding(self) -> Coding | None:
         return Largest(grouping=self.grouping, feedback=self.error_feedback) if self.lost else None
-
-    @property
-    def subject(self) -> str:
-        return "updates"
 
     def words(self) -> str:
         of = "the whole vector" if self.grouping == "whole" else "each parameter tensor"

@@ -34,6 +34,7 @@ class Quantise(Operation):
     bits: int = 8
 
     points = (Point.MESSAGE,)
+    about = "updates"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,10 +54,6 @@ class Quantise(Operation):
         if self.coding.signs:
             return 3  # with zeros, of whoever counts them as neither
         return 2**self.bits if self.kind == "int8" else self.coding.levels
-
-    @property
-    def subject(self) -> str:
-        return "updates"
 
     def words(self) -> str:
         return self.said or f"numbers are {self.coding.words()}"
@@ -82,6 +79,7 @@ class RoundByChance(Operation):
     steps: int
 
     points = (Point.MESSAGE,)
+    about = "updates"
     noises = True
 
     def __post_init__(self) -> None:
@@ -105,10 +103,6 @@ class RoundByChance(Operation):
     @property
     def most_values(self) -> int:
         return 2 * self.steps + 1
-
-    @property
-    def subject(self) -> str:
-        return "updates"
 
     def words(self) -> str:
         return f"numbers are rounded by chance to {self.steps} steps of the largest magnitude of each tensor"

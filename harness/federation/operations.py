@@ -145,6 +145,9 @@ class Operation:
     """Whether it cuts lengths, and whether it adds noise; or says in its own words that it does not."""
     acts: ClassVar[bool] = True
     """Whether it changes or reads anything of a round."""
+    silent: ClassVar[bool] = False
+    about: ClassVar[str] = ""
+    """Whether nothing is said of it, and what it changes, in words; "" for what is usual at its point."""
     zeroes: ClassVar[bool] = False
     reads_network: ClassVar[bool] = False
     """Whether it always leaves zeros in the place of coordinates, and whether it reads ``context.batch``: the network,
@@ -285,11 +288,11 @@ class Operation:
     @property
     def subject(self) -> str:
         """Return its subject, in words."""
-        return _SUBJECTS.get(self.at, UPDATES)
+        return self.about or _SUBJECTS.get(self.at, UPDATES)
 
     def words(self) -> str:
         """Return its effect, in half a sentence."""
-        return self.said or type(self).__name__
+        return "" if self.silent else self.said or type(self).__name__
 
     def statements(self, facts: PrivacyFacts) -> list[Statement] | None:
         """Its privacy statements, one for each view; None where another operation of its mechanism states them."""
@@ -306,13 +309,11 @@ class Bookkeeping(Operation):
     """The base of operations that change what is remembered or sent beside updates, and no update."""
 
     points = (Point.AGGREGATE,)
+    silent = True
 
     @property
     def only_adds(self) -> bool:
         return True
-
-    def words(self) -> str:
-        return ""
 
 
 @dataclass(frozen=True)

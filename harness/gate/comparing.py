@@ -94,10 +94,7 @@ def _assignments(chosen: bytes, kind: str, count: int) -> list[NDArray[np.uint8]
 def fisher_test(old: int, of_old: int, new: int, of_new: int) -> PValues:
     """Fisher's exact test of two success counts."""
     total, hits = of_old + of_new, old + new
-    return PValues(
-        float(hypergeom.sf(new - 1, total, hits, of_new)),
-        float(hypergeom.cdf(new, total, hits, of_new)),
-    )
+    return PValues(float(hypergeom.sf(new - 1, total, hits, of_new)), float(hypergeom.cdf(new, total, hits, of_new)))
 
 
 VICTIMS_NEEDED = 24

@@ -294,15 +294,8 @@ def check(
         if problems:
             raise UsageError(f"nothing can be compared: {problems[0]}; run harness evaluate again")
         raise UsageError("no cell of the baseline is in the runs; check the preset, or add --update for a new baseline")
-    findings = (
-        faults
-        + news
-        + [
-            _finding("missing", cell, "in the baseline but not in the runs")
-            for cell in matching.missing
-            if not _holds(spared, cell)
-        ]
-    )
+    gone = [cell for cell in matching.missing if not _holds(spared, cell)]
+    findings = [*faults, *news, *(_finding("missing", cell, "in the baseline but not in the runs") for cell in gone)]
     findings += [
         _finding("extra", cell, "not in the baseline; add --update to guard it")
         for cell in matching.extra
@@ -373,12 +366,12 @@ def _moved(pairs: Sequence[tuple[GateCell, GateCell]]) -> list[Finding]:
     for (cell, moved), bad, good in zip(tested, failing, news, strict=True):
         guards = not cell.tests_the_attack
         if bad <= FAMILY_ALPHA and moved.moved(more=guards):
-            findings.append(_tell("regression" if guards else "broken attack", cell, moved, bad))
+            findings.append(_finding("regression" if guards else "broken attack", cell, moved=moved, p=bad))
         elif good <= FAMILY_ALPHA and moved.moved(more=not guards):
-            findings.append(_tell("more resilient" if guards else "stronger attack", cell, moved, good))
+            findings.append(_finding("more resilient" if guards else "stronger attack", cell, moved=moved, p=good))
         else:
             small = "significantly, but by too little to count" if min(bad, good) <= FAMILY_ALPHA else ""
-            findings.append(_tell("unmoved", cell, moved, bad, small))
+            findings.append(_finding("unmoved", cell, small, moved, bad))
     return findings
 
 
@@ -393,11 +386,9 @@ def _family(tested: Sequence[tuple[GateCell, Movement]], upwards: Callable[[Gate
     return [1.0 if p is None else next(adjusted) for p in raw]
 
 
-def _finding(kind: Kind, cell: GateCell, detail: str) -> Finding:
-    return Finding(kind, cell.title, str(cell.settings.get("dataset")), detail)
-
-
-def _tell(kind: Kind, cell: GateCell, moved: Movement, p: float, detail: str = "") -> Finding:
+def _finding(
+    kind: Kind, cell: GateCell, detail: str = "", moved: Movement | None = None, p: float | None = None
+) -> Finding:
     return Finding(kind, cell.title, str(cell.settings.get("dataset")), detail, moved, p)
 
 

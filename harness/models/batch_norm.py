@@ -7,7 +7,7 @@ al., ICLR 2021) keeps them at the client.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -330,20 +330,17 @@ class KnownBatches:
 
     def take(self, index: Tensor) -> "KnownBatches":
         """Those of some rows."""
-        if self.statistics is None:
-            return self
-        taken = {name: (mean[index], variance[index]) for name, (mean, variance) in self.statistics.items()}
-        return replace(self, statistics=taken)
+        return self._each(lambda one: one[index])
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "KnownBatches":
         """Return the known batches on another device and in another precision."""
+        return self._each(lambda one: one.to(device, dtype))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "KnownBatches":
         if self.statistics is None:
             return self
-        moved = {
-            name: (mean.to(device, dtype), variance.to(device, dtype))
-            for name, (mean, variance) in self.statistics.items()
-        }
-        return replace(self, statistics=moved)
+        changed = {name: (change(mean), change(variance)) for name, (mean, variance) in self.statistics.items()}
+        return replace(self, statistics=changed)
 
     def facts(self) -> tuple[str, ...]:
         """Return what tells it from another, as text."""

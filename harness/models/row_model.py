@@ -82,12 +82,7 @@ class RowModel:
     """
 
     def __init__(
-        self,
-        name: str,
-        image_shape: ImageShape,
-        classes: int,
-        images: Tensor | None = None,
-        front: Front | None = None,
+        self, name: str, image_shape: ImageShape, classes: int, images: Tensor | None = None, front: Front | None = None
     ) -> None:
         say_if_too_late()
         self.name, self.image_shape, self.classes, self.front = name, image_shape, classes, front

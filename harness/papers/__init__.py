@@ -5,12 +5,7 @@ from functools import partial
 
 from harness.papers.batch_norm import running_statistics
 from harness.papers.clients import BayesianClients, GlobalDP, JointLevels
-from harness.papers.dp_scaffold import (
-    scaffold_accuracy,
-    scaffold_gap,
-    scaffold_sampling,
-    scaffold_tradeoff_accuracy,
-)
+from harness.papers.dp_scaffold import scaffold_accuracy, scaffold_gap, scaffold_sampling, scaffold_tradeoff_accuracy
 from harness.papers.epsilons import AverageEpsilons, ScaffoldEpsilons, ScaffoldRounds, SumEpsilons
 from harness.papers.fed_acdp import AfterAllRounds, AtEqualAccuracy, ByAccountant, UnderDecay
 from harness.papers.full_accuracy import full_scale

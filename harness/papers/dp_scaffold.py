@@ -441,7 +441,7 @@ def scaffold_tradeoff_accuracy(request: Request) -> Comparison:
         rows,
         [
             "agrees: the best K is neither the smallest nor the largest. The paper's accuracies did not survive in our "
-            "copy; this is what it says of them: too many local steps leave too few rounds, too few do not converge",
+            "copy; this is what it says of them: too many local steps leave too few rounds, too few do not converge"
         ],
     )
 

@@ -171,16 +171,13 @@ def _reserved(
     """A row in which no attack leaks, once everything else that a resilience needs was asked for."""
     late = [attempt for attempt, reason in refused if reason.startswith(NO_TIME)]
     if late:
-        reason = f"no attack leaks, but the budget left {_names(late)} too little time; judge without --budget"
-        return replace(decision, verdict="inconclusive", reason=reason)
+        return _open(decision, f"the budget left {_names(late)} too little time; judge without --budget")
     skipped = [attempt for attempt, reason in refused if reason.startswith(SETTLED)]
     if skipped:
-        reason = f"no attack leaks, but {_names(skipped)} did not run; add --all-members"
-        return replace(decision, verdict="inconclusive", reason=reason)
+        return _open(decision, f"{_names(skipped)} did not run; add --all-members")
     shut_out = [attempt for attempt, reason in refused if SHUT_OUT in reason]
     if shut_out:
-        reason = f"no attack leaks, but {_names(shut_out)} reads such a network and is shut out by these weights alone"
-        return replace(decision, verdict="inconclusive", reason=reason)
+        return _open(decision, f"{_names(shut_out)} reads such a network and is shut out by these weights alone")
     told = [attempt for attempt in attempts if attempt.told]
     if told:
         again = _of_reconstructions(told, told)
@@ -190,8 +187,10 @@ def _reserved(
         decision = replace(decision, reason=f"{decision.reason}, {WHO_IS_TOLD}")
     # What reconstructs several and was withstood is fit in itself.
     obstacle = _missing(attempts, examples, suite, refused) if examples > 1 else _unfit(attempts, suite)
-    if obstacle is None:
-        return decision
+    return decision if obstacle is None else _open(decision, obstacle)
+
+
+def _open(decision: Decision, obstacle: str) -> Decision:
     return replace(decision, verdict="inconclusive", reason=f"no attack leaks, but {obstacle}")
 
 

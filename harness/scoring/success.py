@@ -256,9 +256,7 @@ def label_summary(
         everyone = np.tile(rows, (min(_BLOCK, permutations - start), 1))
         reached += (agreement[rows, random.permuted(everyone, axis=1)].sum(1) >= observed - 1e-9).sum()
     return LabelInference(
-        accuracy=float(accuracy),
-        chance=_chance(truth, split_labels),
-        p_value=float((1 + reached) / (1 + permutations)),
+        accuracy=float(accuracy), chance=_chance(truth, split_labels), p_value=float((1 + reached) / (1 + permutations))
     )
 
 
