@@ -26,7 +26,7 @@ from harness.attacks import (  # noqa: F401  (imported to register)
 )
 from harness.attacks.attack import Attack, Dummy, reconstructing
 from harness.attacks.attacker import ATTACKS, Attacker, Identifier, validated_attack
-from harness.attacks.engine import Observer, Reconstruction, run_attack
+from harness.attacks.engine import Reconstruction, run_attack
 from harness.attacks.reference import run_reference
 from harness.attacks.suites import SUITES, expanded, members
 
@@ -37,7 +37,6 @@ __all__ = [
     "Attacker",
     "Dummy",
     "Identifier",
-    "Observer",
     "Reconstruction",
     "expanded",
     "members",

@@ -14,7 +14,7 @@ from harness.datasets import (  # noqa: F401  (imported so that they register)
     samples,
     scikit_learn,
 )
-from harness.datasets.catalogue import DATASETS, DatasetStatus, dataset_status, default_model, fetch_dataset
+from harness.datasets.catalogue import DATASETS, dataset_status, default_model, fetch_dataset
 from harness.datasets.load import Victims, data_root, dataset_name, load_dataset, select_victims
 from harness.datasets.public import choose_public, divide
 from harness.datasets.record import Dataset
@@ -22,7 +22,6 @@ from harness.datasets.record import Dataset
 __all__ = [
     "DATASETS",
     "Dataset",
-    "DatasetStatus",
     "Victims",
     "choose_public",
     "data_root",

@@ -32,7 +32,7 @@ from harness.federation.coding import ErrorFeedback, Quantise, RoundByChance, Si
 from harness.federation.context import Cohort, RoundContext, State
 from harness.federation.defense import Defense
 from harness.federation.examples import ExampleGradients, LocalStep
-from harness.federation.memory import Remembered, memory_problem
+from harness.federation.memory import Remembered
 from harness.federation.operations import Custom, Operation
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Point
@@ -61,6 +61,5 @@ __all__ = [
     "RoundContext",
     "Sign",
     "State",
-    "memory_problem",
     "validated_defense",
 ]

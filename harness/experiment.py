@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from harness.attacks import ATTACKS, SUITES, Attacker, Identifier, expanded, members
 from harness.attacks.suites import reading, require_current
@@ -48,13 +48,11 @@ class Says:
     words: str
 
 
-class CellSettings(BaseModel):
+class CellSettings(BaseModel, frozen=True, extra="forbid"):
     """Everything that determines the numbers of one cell; its canonical form names the cell's file.
 
     A field with a description is an option of ``harness evaluate``, and the description is its help.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     dataset: str = "mnist-sample"
     model: str = "lenet"

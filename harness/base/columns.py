@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Annotated
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 from torch import Tensor
 
 from harness.base.ranges import NonNegative
@@ -96,7 +96,7 @@ class TableShape(tuple[int, int, int]):
 _ROUNDING = 1e-3
 
 
-class TableColumns(BaseModel):
+class TableColumns(BaseModel, extra="forbid", frozen=True):
     """The columns of a table, as ``capture.json`` names them. Features are in this order.
 
     Attributes:
@@ -106,8 +106,6 @@ class TableColumns(BaseModel):
         deviations: standard deviations of the continuous columns over the whole table, in which errors are counted;
             None for those of the captured rows and the look-alikes beside them.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     numbers: tuple[str, ...] = ()
     categories: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)

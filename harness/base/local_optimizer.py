@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal, cast, get_args
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from torch import Tensor
 
 from harness.base.building import one_line
@@ -50,7 +50,7 @@ _SAME = 1e-12
 _CLIPPED = 1e-6
 
 
-class LocalOptimizer(BaseModel):
+class LocalOptimizer(BaseModel, frozen=True, extra="forbid"):
     """A class of ``torch.optim`` in lower case, with torch's arguments and defaults.
 
     And what the training loop does around it. Every round begins with an empty memory.
@@ -70,8 +70,6 @@ class LocalOptimizer(BaseModel):
         groups: of weights with a learning rate and a weight decay of their own, over all weights; () where they have
             none.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: _Name = "sgd"
     momentum: _BelowOne = 0.0

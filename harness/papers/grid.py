@@ -22,7 +22,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -99,18 +99,16 @@ SAMPLES = {"mnist": "mnist-sample", "cifar10": "cifar10-sample"}
 _SURROGATES = {"fashion-mnist": "mnist", "emnist": "emnist-bymerge"}
 
 
-class When(BaseModel):
+class When(BaseModel, extra="forbid"):
     """A line that stands with ``--quick`` only, or without it only."""
 
-    model_config = ConfigDict(extra="forbid")
     quick: str | None = None
     full: str | None = None
 
 
-class Grid(BaseModel):
+class Grid(BaseModel, extra="forbid", frozen=True):
     """One file; ``victims``: per cell, and under ``--quick``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     source: str
     title: str
     against: str = "the paper"

@@ -1,29 +1,13 @@
 """Privacy cost of a run: events, accountants, budgets, views, statements and the audit's bound."""
 
-from harness.privacy import pld, rdp  # noqa: F401  (imported to register)
-from harness.privacy.accountant import ACCOUNTANTS, Accountant, AdditiveAccountant, Epsilon, make_accountant
-from harness.privacy.budget import Stop, rounds_within, sigma_for, steps_within
+from harness.privacy import pld, rdp  # imported to register
+from harness.privacy.accountant import ACCOUNTANTS, Accountant, make_accountant
+from harness.privacy.budget import rounds_within, sigma_for, steps_within
 from harness.privacy.contradictions import lineup_p_value, strict_p_value
 from harness.privacy.distributed_noise import PoissonBinomialSum, SkellamSum, skellam_sum
-from harness.privacy.events import (
-    Composition,
-    Event,
-    GaussianRelease,
-    MechanismRelease,
-    NoEvent,
-    NonPrivate,
-    compose,
-)
-from harness.privacy.mechanism import GaussianNoise, Mechanism, Repeated, Sampled, TakingPart
-from harness.privacy.reconstruction import (
-    GaussianLimit,
-    Limit,
-    NoLimit,
-    PureLimit,
-    RenyiLimit,
-    RunLimit,
-    combined,
-)
+from harness.privacy.events import Composition, Event, GaussianRelease, MechanismRelease, NoEvent, NonPrivate, compose
+from harness.privacy.mechanism import GaussianNoise, Repeated, Sampled, TakingPart
+from harness.privacy.reconstruction import GaussianLimit, Limit, NoLimit, PureLimit, RenyiLimit, RunLimit, combined
 from harness.privacy.several import several_targets
 from harness.privacy.views import (
     GUARANTEES,
@@ -42,55 +26,3 @@ from harness.privacy.views import (
     what_holds,
     without_guarantee,
 )
-
-__all__ = [
-    "ACCOUNTANTS",
-    "GUARANTEES",
-    "Accountant",
-    "AdditiveAccountant",
-    "Composition",
-    "Epsilon",
-    "Event",
-    "FederationFacts",
-    "GaussianLimit",
-    "GaussianNoise",
-    "GaussianRelease",
-    "Limit",
-    "Mechanism",
-    "MechanismRelease",
-    "NoEvent",
-    "NoLimit",
-    "NonPrivate",
-    "PoissonBinomialSum",
-    "PureLimit",
-    "RenyiLimit",
-    "Repeated",
-    "RunLimit",
-    "Sampled",
-    "SkellamSum",
-    "Statement",
-    "Stop",
-    "TakingPart",
-    "View",
-    "claimed_epsilon",
-    "client_views",
-    "combined",
-    "compose",
-    "effective_sigma",
-    "example_views",
-    "kept_place",
-    "lineup_p_value",
-    "make_accountant",
-    "make_statement",
-    "repeatable",
-    "rounds_within",
-    "several_targets",
-    "sigma_for",
-    "skellam_sum",
-    "steps_within",
-    "strict_p_value",
-    "sum_multiplier",
-    "valid_epsilon",
-    "what_holds",
-    "without_guarantee",
-]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Annotated, BinaryIO, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from harness.base.errors import UsageError
 from harness.base.vectors import REAL
@@ -126,10 +126,8 @@ def _member(name: str) -> Callable[[BinaryIO], np.ndarray]:
     return read
 
 
-class _Described(BaseModel):
+class _Described(BaseModel, extra="forbid", strict=True):
     """An array in the header of a ``.safetensors`` file."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     dtype: str
     shape: list[Annotated[int, Field(ge=0)]]

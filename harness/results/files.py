@@ -17,7 +17,7 @@ from zipfile import ZipFile, is_zipfile
 
 import numpy as np
 import torch
-from pydantic import AfterValidator, BaseModel, ConfigDict, InstanceOf, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, InstanceOf, TypeAdapter, ValidationError
 from pydantic_core import from_json
 from torch import Tensor
 
@@ -293,7 +293,5 @@ PlainTensor = Annotated[InstanceOf[Tensor], AfterValidator(_plain)]
 FiniteTensor = Annotated[PlainTensor, AfterValidator(_finite)]
 
 
-class Stored(BaseModel):
+class Stored(BaseModel, extra="forbid", strict=True):
     """A record of tensors and plain values; nothing in it that its kind does not know."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from harness.base.presence import lax
 from harness.results import Statement
@@ -15,7 +15,7 @@ AtLeastOne = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(ge=0)]
 
 
-class RoundRecord(BaseModel):
+class RoundRecord(BaseModel, extra="forbid", allow_inf_nan=True):
     """One round, counted from 1; what was not measured in it is null.
 
     Attributes:
@@ -26,8 +26,6 @@ class RoundRecord(BaseModel):
         update_norm: mean L2 norm of a client's raw update.
         participants: clients that took part.
     """
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=True)
 
     round: AtLeastOne
     accuracy: Share | None = None
@@ -40,7 +38,7 @@ class RoundRecord(BaseModel):
     seconds: Seconds
 
 
-class TrainDocument(BaseModel):
+class TrainDocument(BaseModel, extra="forbid"):
     """A training run. ``overlap``: how many clients share an example on average; 1 for disjoint clients.
 
     ``holders``: the most that hold one; ``copies``: how often one client holds it at most (both null in runs of
@@ -51,8 +49,6 @@ class TrainDocument(BaseModel):
     what the server remembered by then, where it remembered anything (null in runs of versions that did not keep it).
     ``bayesian``: rows of :class:`harness.training.bayesian.Bayesian`, if the run took notes for it; they are not DP.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     schema_version: Literal[1] = 1
     kind: Literal["training"] = "training"

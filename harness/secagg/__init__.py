@@ -28,9 +28,7 @@ from harness.secagg.integers import (
 from harness.secagg.mechanisms import FixedPoint, Gaussian, PoissonBinomial, SkellamGrid, skellam
 from harness.secagg.server import Server
 from harness.secagg.session import (
-    SYSTEM,
     Aborted,
-    Entropy,
     Parties,
     Refused,
     Session,
@@ -42,7 +40,7 @@ from harness.secagg.session import (
 from harness.secagg.simulate import Aggregation, RoundCost, aggregate
 
 __all__ = [
-    "SYSTEM", "Aborted", "Aggregation", "Client", "Entropy", "FixedPoint", "Gaussian", "Parties", "PoissonBinomial",
+    "Aborted", "Aggregation", "Client", "FixedPoint", "Gaussian", "Parties", "PoissonBinomial",
     "Refused", "RoundCost", "Server", "Session", "SkellamGrid", "aggregate", "clip_rows", "failure_probability",
     "from_ring", "grid_scale", "inflated_norm", "l1_norm", "local_noise", "numbers", "open_session", "padded",
     "random_signs", "recommended_degree", "refuse_overflow", "rotate", "seeded_entropy", "skellam",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from harness.base.errors import UsageError
 from harness.base.progress import counted, within
@@ -40,10 +40,8 @@ _NOISE = ("sigma", "amount", "noise_multiplier", "relative_noise_stddev", "sensi
 BITS = "bits"
 
 
-class FrontierSettings(BaseModel):
+class FrontierSettings(BaseModel, frozen=True, extra="forbid"):
     """Everything but data, defenses and levels. The same network is trained and attacked."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str = Field("logistic", description="The network that is trained and attacked.")
     victims: Count = Field(VICTIMS_NEEDED, description="Victims per point; fewer cannot show resilience.")

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -39,7 +38,7 @@ _ARGUMENTS = {
 }  # fmt: skip
 
 
-class ServerOptimizer(BaseModel):
+class ServerOptimizer(BaseModel, frozen=True, extra="forbid"):
     """Rule by which the server applies the mean update of a round. Its state is kept from round to round.
 
     Attributes:
@@ -49,8 +48,6 @@ class ServerOptimizer(BaseModel):
         beta2: of fedadam and fedyogi, for the squares.
         tau: how little adaptive steps adapt: the step is m / (sqrt(squares) + tau), and squares begin with tau^2.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi"] = "fedavg"
     momentum: _BelowOne = 0.0
@@ -148,7 +145,7 @@ _BATCH_SAMPLERS: dict[str, Sampler] = {
 }  # fmt: skip
 
 
-class TrainSettings(BaseModel):
+class TrainSettings(BaseModel, frozen=True, extra="forbid"):
     """Everything that determines the numbers of a training run.
 
     ``algorithm``: ``fedavg``; ``fedsgd`` (one local step); ``scaffold``, and ``scaffold-warm``, whose first rounds only
@@ -159,8 +156,6 @@ class TrainSettings(BaseModel):
     ``examples`` None means one local epoch per round: local_steps * batch_size. ``budget`` stops before the round that
     would exceed ``target_epsilon``, counted as the paper ``claimed`` it or as it is ``valid``.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     dataset: str = Field("mnist-sample", description="Its train part trains, its test part measures accuracy.")
     model: str | None = Field(None, description="cnn for images, mlp2 for tables by default.")
@@ -379,11 +374,9 @@ def train_settings(**values: Any) -> TrainSettings:
 Number = Annotated[int, Field(ge=1)]
 
 
-class TrainedRun(BaseModel):
+class TrainedRun(BaseModel, frozen=True, extra="forbid"):
     """Trained run: its folder, its settings, the ``rounds`` it finished, and what its clients held
     (``spending.Holdings``)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     folder: str
     settings: TrainSettings

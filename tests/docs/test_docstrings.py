@@ -36,11 +36,10 @@ def faults(objects: list[Any]) -> dict[str, str]:
 @pytest.mark.parametrize("room", ROOMS)
 def test_first_lines_name_the_object(room: str) -> None:
     module = importlib.import_module(f"harness.{room}".rstrip("."))
-    exported = [getattr(module, name) for name in getattr(module, "__all__", [])]
-    objects = [one for one in exported if inspect.isclass(one) or inspect.isfunction(one)]
-    if not objects:  # a module without __all__: what is defined in it
-        own = [one for name, one in vars(module).items() if not name.startswith("_")]
-        objects = [one for one in own if getattr(one, "__module__", "") == module.__name__ and hasattr(one, "__mro__")]
+    names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
+    exported = [getattr(module, name) for name in names]
+    own = [one for one in exported if getattr(one, "__module__", "").startswith("harness")]
+    objects = [one for one in own if inspect.isclass(one) or inspect.isfunction(one)]
     assert objects and faults(objects) == {}
 
 
