@@ -52,8 +52,10 @@ Facts = Annotated[dict[str, JsonValue], BeforeValidator(without_non_finite)]
 Count = Annotated[int, Field(ge=0)]
 
 
-class Record(BaseModel, extra="forbid", frozen=True, protected_namespaces=()):
+class Record(BaseModel):
     """A part of the document: fixed once made, and nothing in it that the schema does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
 # What scoring a cell comes to, number by number: made by the scorer, written as they are.
