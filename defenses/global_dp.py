@@ -59,7 +59,6 @@ class CountNorms(Bookkeeping):
     """Sends the norm of each update beside it, as a count that adds up over clients."""
 
     points = (Point.MESSAGE,)
-    silent = True
 
     @property
     def sends(self) -> tuple[str, ...]:
