@@ -4,7 +4,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from harness.base.building import build
+from pydantic import JsonValue
+
+from harness.base.building import build, require_known, typed
 from harness.base.errors import UsageError
 from harness.base.limits import require_steps, require_time
 from harness.base.ranges import LEAST, LEAST_SHARE, MOST
@@ -12,7 +14,6 @@ from harness.datasets import default_model
 from harness.defenses import DEFENSES, Cohort, Defense, PrivacyFacts
 from harness.privacy.accountant import asked_delta
 
-Design = Literal["together", "alone", "norm"]
 Unit = Literal["example", "client"]
 
 DESIGNS: dict[str, str] = {
@@ -48,10 +49,10 @@ class AuditSettings:
     """
 
     defense: str = "fed_cdp"
-    defense_args: dict[str, Any] = field(default_factory=dict)
+    defense_args: dict[str, JsonValue] = field(default_factory=dict)
     dataset: str = "mnist-sample"
     model: str = "lenet"
-    design: Design = "together"
+    design: str = "together"
     canaries: int = 1000
     others: int = 32
     guesses: int = 200
@@ -109,13 +110,17 @@ class AuditSettings:
 
 
 def audit_settings(**values: Any) -> AuditSettings:
-    """Validated settings; names are resolved, those of None get their defaults.
+    """Validated settings; names are resolved, values of None get their defaults.
 
     ``clients_per_round`` is 10 by default where the defense hides messages in a secure sum, else 1.
 
     Raises:
         UsageError: an unknown name, or a number out of its range; one line with the fix.
     """
+    require_known(values, AuditSettings.__annotations__)
+    values = {name: value for name, value in values.items() if value is not None}
+    given = typed(AuditSettings)(**values)
+    values = {name: getattr(given, name) for name in values}
     values["defense"] = DEFENSES.resolve(values.get("defense", "fed_cdp"))
     if values.get("model") is None:
         values["model"] = default_model(values.get("dataset", AuditSettings.dataset))

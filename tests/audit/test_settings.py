@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from harness.audit import AuditResult, audit_settings
@@ -105,8 +106,21 @@ def test_a_claim_of_ones_own() -> None:
         ({"defense": "secagg_ddp", "clients_per_round": 1}, "take --clients-per-round 2 or more"),
         ({"defense": "secagg_ddp", "clients_per_round": 10, "colluders": 1, "view": "message"}, "clients of a sum"),
         ({"defense": "secagg_ddp", "defense_args": {"dropouts": 10}}, "raise --clients-per-round"),
+        ({"canaries": np.True_}, "canaries: a Boolean is no number"),
+        ({"claimed_epsilon": (3.0,)}, "claimed_epsilon: Input should be a valid number"),
+        ({"design": ["alone"]}, "design: Input should be a valid string"),
+        ({"canari": 100}, "use 'canaries'"),
     ],
 )
 def test_mistakes_name_their_fix(wrong: dict[str, Any], fix: str) -> None:
     with pytest.raises(UsageError, match=fix):
         audit_settings(**wrong)
+
+
+def test_numbers_of_numpy_are_plain_ones() -> None:
+    plain = {"canaries": 100, "seed": 1, "sampling_rate": 0.5, "claimed_epsilon": 3.0, "defense_args": {"sigma": 2.0}}
+    given = {
+        "canaries": np.int64(100), "seed": 1.0, "sampling_rate": np.float32(0.5), "claimed_epsilon": "3",
+        "defense_args": {"sigma": np.float64(2.0)}, "model": None, "guesses": None, "view": None,
+    }  # fmt: skip
+    assert repr(audit_settings(**given)) == repr(audit_settings(**plain))
