@@ -10,7 +10,7 @@ from harness.base.errors import UsageError
 from harness.cli.app import DONE, app
 from harness.cli.console import note
 from harness.cli.sketch import among
-from harness.reports.html import all_tables, make_page, read_runs, unread, without_collecting
+from harness.reports.html import all_tables, make_page, read_runs, unread, with_trainings, without_collecting
 from harness.reports.html import table as formats
 from harness.results import require_writable, write_atomic
 
@@ -20,7 +20,7 @@ _ENDINGS = {"html": "html", "md": "md", "csv": "csv", "latex": "tex", "json": "j
 @app.command("report")
 @without_collecting()
 def report_command(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of harness evaluate, judge and train.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of harness evaluate, frontier, judge and train.")],
     out: Annotated[Path | None, typer.Option(help="File to write (report.html); for csv a folder.")] = None,
     earlier: Annotated[
         list[Path] | None, typer.Option(help="A folder of an earlier run, for the trend section only; repeated.")
@@ -42,7 +42,7 @@ def report_command(
     if form != "csv" and os.path.isdir(place):
         raise UsageError(f"{str(place)!r} is a folder; name a file with --out, such as {str(place / 'report.html')!r}")
     require_writable(place / "cells.csv" if form == "csv" else place)
-    found, before = read_runs(runs), read_runs(earlier) if earlier else []
+    found, before = with_trainings(read_runs(runs)), read_runs(earlier) if earlier else []
     if form == "csv":
         for table in all_tables(found, before):
             # With its mark at the start a spreadsheet reads it as UTF-8.

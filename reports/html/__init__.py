@@ -2,7 +2,7 @@
 
 from harness.reports.html.page import make_page
 from harness.reports.html.run_data import RunData
-from harness.reports.html.runs import read_runs, without_collecting
+from harness.reports.html.runs import read_runs, with_trainings, without_collecting
 from harness.reports.html.tables import all_tables, unread
 
-__all__ = ["RunData", "all_tables", "make_page", "read_runs", "unread", "without_collecting"]
+__all__ = ["RunData", "all_tables", "make_page", "read_runs", "unread", "with_trainings", "without_collecting"]

@@ -24,7 +24,7 @@ from harness.reports.html.export import rows_of
 from harness.reports.html.page import make_page
 from harness.reports.html.places import GRAVITY, Decided, decided_places, shown_cells
 from harness.reports.html.run_data import RunData
-from harness.reports.html.runs import read_runs
+from harness.reports.html.runs import read_runs, with_trainings
 from harness.results import (
     CellResult,
     ResultDocument,
@@ -173,7 +173,7 @@ class Outcome:
             raise UsageError(f"{str(path)!r} is a folder; name a file such as {str(path / 'report.html')!r}")
         require_writable(path, "out")
         if self.folder is not None and not self._scored:
-            page = make_page(read_runs([self.folder]), [])
+            page = make_page(with_trainings(read_runs([self.folder])), [])
         else:
             with tempfile.TemporaryDirectory() as folder:
                 place = RunFolder(Path(folder, self._data.name))

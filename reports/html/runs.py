@@ -46,6 +46,29 @@ def read_runs(paths: Sequence[Path]) -> list[RunData]:
     return runs
 
 
+def with_trainings(runs: Sequence[RunData]) -> list[RunData]:
+    """The runs, each with what a frontier trained in its folder, as runs of their own."""
+    return [one for run in runs for one in (run, *_trainings(run))]
+
+
+def _trainings(run: RunData) -> Iterator[RunData]:
+    try:
+        points = read_json(run.folder, "frontier.json", only=["points"]).get("points")
+    except UnreadableRun as problem:
+        if not problem.absent:
+            run.skip(f"frontier.json {problem}")
+        return
+    named = [one.get("training") for one in points if isinstance(one, dict)] if isinstance(points, list) else []
+    folders = dict.fromkeys(name for name in named if isinstance(name, str))  # taps share one
+    for number, name in enumerate(folders, 1):
+        try:
+            file = inside(run.folder, name, "training.json")
+        except UnreadableRun as problem:
+            run.skip(f"{name}/training.json {problem}")
+        else:
+            yield _read(file.parent, text.safe(f"{run.name}, training {number}", 60))
+
+
 def _is_run(path: Path) -> bool:
     return os.path.isdir(path) or path.name in ("results.json", "judged.json", "training.json")
 

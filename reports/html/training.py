@@ -2,9 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 
+from harness.base.building import build
+from harness.base.errors import UsageError
+from harness.defenses import DEFENSES
 from harness.reports import text
 from harness.reports.columns import VERDICT_COLOURS
 from harness.reports.html import chart, commands, wording
@@ -12,6 +16,7 @@ from harness.reports.html.chart import INK, Chart, inline
 from harness.reports.html.places import Decided
 from harness.reports.html.run_data import RunData
 from harness.reports.html.table import Head, Table, Value, epsilon, figure, make, words
+from harness.results.record import without_non_finite
 from harness.results.training import TrainDocument
 
 _MOST_ROUNDS = 40
@@ -20,8 +25,7 @@ _MOST_ROUNDS = 40
 def trained(run: RunData) -> tuple[str, str]:
     """The defense and arguments of a training run."""
     settings = run.training.settings if run.training else {}
-    given = settings.get("defense_args")
-    return wording.label(str(settings.get("defense", "?")), given if isinstance(given, dict) else {})
+    return wording.label(str(settings.get("defense", "?")), _built(settings))
 
 
 def best_epsilon(document: TrainDocument) -> tuple[float | None, float | None]:
@@ -101,8 +105,8 @@ _AGAINST = (
 NOTE = (
     "Each training run is a point: its accuracy against its epsilon. Filled: recomputed for what ran; hollow: as the "
     "paper's convention claims it; the column on the right has no epsilon at all. Shaded: above 10, which promises "
-    f"nothing. {_AGAINST} Colour and sign say what the strongest attack did to the same defense on the same dataset, "
-    "the worst place counting."
+    f"nothing. {_AGAINST} Colour and sign say what the strongest attack did to the same defense, with the same "
+    "settings, on the same dataset; the worst place counts."
 )
 _FALLBACK = "#7a828c"
 
@@ -171,7 +175,7 @@ def _point(panel: Axes, one: _Measured, places: Sequence[Decided], nowhere: floa
         panel.plot([other, place], [accuracy, accuracy], color=colour, linewidth=0.9, alpha=0.6)
         panel.plot([other], [accuracy], marker="o", markersize=8, markerfacecolor="none", color=colour)
     panel.plot([place], [accuracy], marker="o", markersize=8, color=colour, linestyle="none")
-    name = trained(one.run)[0]
+    name = " ".join(filter(None, trained(one.run)))
     sign = f"{wording.SYMBOLS[kind]} {wording.WORDS[kind]}" if kind else "not attacked"
     right = place == nowhere
     # Beside both points, and above the line between them where that is in the way.
@@ -188,11 +192,24 @@ def _point(panel: Axes, one: _Measured, places: Sequence[Decided], nowhere: floa
 
 
 def leakage(run: RunData, places: Sequence[Decided]) -> str:
-    """The worst verdict on the trained defense on its dataset; empty where it was not attacked."""
+    """The worst verdict on the trained defense, with its settings, on its dataset; empty where it was not attacked."""
     settings = run.training.settings if run.training else {}
+    named, own = (settings.get("defense"), settings.get("dataset")), _built(settings)
     found = {
         place.kind
         for place in places
-        if (place.summary.defense, place.summary.dataset) == (settings.get("defense"), settings.get("dataset"))
+        if (place.summary.defense, place.summary.dataset) == named
+        and all(own.get(name, value) == value for name, value in place.summary.defense_args.items())
     }
     return next((kind for kind in ("invalid", "leaks", "inconclusive", "resilient") if kind in found), "")
+
+
+def _built(settings: dict[str, Any]) -> dict[str, Any]:
+    """All settings of a trained defense, as documents have them; those that were given, of one not known here."""
+    given = settings.get("defense_args")
+    given = given if isinstance(given, dict) else {}
+    try:
+        made = build(DEFENSES, str(settings.get("defense")), given).parameters()
+    except UsageError:
+        made = given
+    return {"noise_scale": 1.0} | without_non_finite(made)

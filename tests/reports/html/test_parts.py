@@ -188,6 +188,22 @@ def test_the_worst_place_counts_for_a_trained_defense(grid: list[Path]) -> None:
     assert chart is not None and "fed_cdp: accuracy 81%, claimed epsilon 0.80, recomputed 2.50" in chart.picture
 
 
+def test_a_trained_defense_is_judged_by_its_own_noise(
+    tmp_path: Path, a_cell: Callable, a_run: Callable, a_training: Callable
+) -> None:
+    """Of several levels of noise, what leaks at one says nothing of another."""
+    verdicts = {0.3: "leaks", 6.0: "resilient"}
+    usual = {"clip": 4.0, "convention": "sum", "clipping": "layer", "noise_scale": 1.0}
+    cells = [a_cell("fed_cdp", verdict=said, defense_args={"sigma": one, **usual}) for one, said in verdicts.items()]
+    given = {"0.3": {"sigma": "0.3"}, "6": {}, "6.0": {"sigma": 6.0, "clip": 4}, "1": {"sigma": 1.0}}
+    folders = [a_training(tmp_path / name, defense_args=own) for name, own in given.items()]
+    runs = read_runs([a_run(tmp_path / "eval", cells), *folders])
+    found = [leakage(run, decided_places(runs)) for run in runs[1:]]
+    assert found == ["leaks", "resilient", "resilient", ""]
+    chart = utility_chart(runs, decided_places(runs))
+    assert chart is not None and "fed_cdp sigma=0.3: accuracy" in chart.picture
+
+
 def test_an_epsilon_of_zero_is_drawn_as_the_smallest_and_not_as_none(
     grid: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from harness.base.errors import UsageError
-from harness.reports.html import make_page, read_runs
+from harness.reports.html import make_page, read_runs, with_trainings
 from harness.results import RunFolder, cell_key
 from harness.scoring.summarise import summarise
 
@@ -167,3 +167,15 @@ def test_runs_of_one_name_are_told_apart_and_a_folder_given_twice_counts_once(
     assert [run.name for run in runs] == ["eval (1)", "eval (2)"]
     page = make_page(runs)
     assert "run eval (1)" in page and "run eval (2)" in page
+
+
+def test_what_a_frontier_trained_is_in_its_report(tmp_path: Path, run: Path, a_training: Callable) -> None:
+    for name in ("one", "two", "of an earlier frontier"):
+        a_training(run / "trained" / name)
+    a_training(tmp_path / "outside")
+    named = ["trained/one", "trained/one", "trained/two", "../outside", "trained/lost", None]
+    (run / "frontier.json").write_text(json.dumps({"points": [{"training": one} for one in named]}))
+    found = with_trainings(read_runs([run]))
+    assert [one.folder.name for one in found[1:]] == ["one", "two"]
+    assert len({one.name for one in found}) == 3 and all(one.training for one in found[1:])
+    assert len(found[0].left_out) == 2 and "outside" in found[0].left_out[0]
