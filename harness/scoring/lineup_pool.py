@@ -106,8 +106,9 @@ def _pool(
     rows = np.searchsorted(victims, slots[:, 0])
     # Doubled, because mid-ranks of ties are halves and integers compare fastest.
     ranks = (2.0 * rankdata(distances, method="average", axis=1)).astype(np.int32)
-    nearest = np.maximum(distances[:, truths:].min(1, keepdims=True), 1e-30)
-    closeness = (distances[:, :truths] / nearest)[rows]
+    own, nearest = distances[:, :truths], distances[:, truths:].min(1, keepdims=True)
+    # A truth that a decoy equals is as far as it, also where both are what was made.
+    closeness = np.where((own == 0) & (nearest == 0), 1.0, own / np.maximum(nearest, 1e-30))[rows]
     return ClassPool(label, images, truths, slots, items, ranks[rows], accurate[rows], closeness)
 
 

@@ -204,6 +204,15 @@ def test_ties_are_not_hits() -> None:
     assert result.ranks.tolist() == [[1.5]] and not result.first.any() and result.lineup.rate == 0.0
 
 
+def test_an_image_of_several_victims_that_a_decoy_equals_is_not_confirmed() -> None:
+    """Whoever makes the most usual row of a table makes that of many."""
+    images = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    guesses, indices, labels = images[:1].repeat(3, 1, 1, 1, 1), torch.zeros(3, 1).long(), torch.zeros(6).long()
+    assert lineup_test(guesses, indices, images, labels, seed=0).lineup.confirmed_p_value == 0.0
+    images[1] = images[0]
+    assert lineup_test(guesses, indices, images, labels, seed=0).lineup.confirmed_p_value >= 1 / 6
+
+
 def test_without_decoys_nothing_is_claimed() -> None:
     images = torch.rand(3, 1, 4, 4)
     labels = torch.tensor([0, 0, 1])
