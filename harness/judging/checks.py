@@ -15,7 +15,7 @@ from harness.experiment import CellSettings
 from harness.judging.declared import context_of, steps_of
 from harness.judging.evidence import LEVEL, Check, Evidence, Outcome, bonferroni
 from harness.judging.federation import CapturedClients
-from harness.judging.noise_checks import noise_checks
+from harness.judging.noise_checks import apart_as_noise, crowded, noise_checks, tailless
 from harness.models.batch_norm import STATISTICS
 
 # Checks that need no statistics: what has to be zero, to lie on a grid, or not to be sent at all.
@@ -29,6 +29,9 @@ BARE = "no array leaves bare"
 _FINEST = 16
 # Of a number: what single precision may have lost of it.
 _SINGLE = 1e-6
+#: Of a test, what tells that noise is there, and not only that nothing shows that it is off.
+SURE = 0.01
+BY_TRUTH = "the truth tells, or keep them at the client"
 # A share of numbers that rounding moves, below which their floats are too coarse to see it.
 _SEEN = 0.5
 
@@ -224,22 +227,31 @@ def bare(evidence: Evidence) -> Check | None:
 def _covered(evidence: Evidence) -> Check | None:
     """Return whether the declared clip and noise are on what was sent beside the weights too; None where they are not.
 
-    A buffer without noise moves less than noise does. One that moves by more than clip and noise let it is not clipped.
+    A buffer without noise moves less than noise does, or as no noise does. One that moves by more than clip and noise
+    let it is not clipped. What moves by more than noise alone may have none.
     """
     level, bound = evidence.level, evidence.bound
     # Noise of single examples is added before there is anything to send.
     if not level or evidence.clipping is None or evidence.clipping.unit != "update":
         return None
-    moved = list(evidence.captured.moved_buffers.values())
-    norms, sizes = np.stack([one.norm(dim=1).numpy() for one in moved], 1), np.array([one.shape[1] for one in moved])
-    rounding = np.stack([evidence.rounding(size) for size in sizes], 1)
-    beyond = np.zeros_like(norms) if bound is None else np.clip(norms - bound - rounding, 0, None)
-    weaker = chi2.cdf(((norms + rounding) / level) ** 2, sizes)
-    p_value = bonferroni(np.concatenate([weaker, chi2.sf((beyond / level) ** 2, sizes)], 1))
+    moved = [one / level for one in evidence.captured.moved_buffers.values()]
+    parts, grain = [*moved, torch.cat(moved, 1)], evidence.captured.grain.double().numpy() / level
+    norms, sizes = np.stack([one.norm(dim=1).numpy() for one in parts], 1), np.array([one.shape[1] for one in parts])
+    rounding = grain[:, None] * sizes**0.5
+    noise = np.clip(norms - rounding, 0, None)
+    beyond = np.zeros_like(norms) if bound is None else np.clip(noise - bound / level, 0, None)
+    tests = [chi2.cdf((norms + rounding) ** 2, sizes), chi2.sf(beyond**2, sizes)]
+    tests += [np.stack([one(part, grain) for part in parts], 1) for one in (crowded, tailless)]
+    tests += [np.stack([apart_as_noise(part, grain.max()) for part in parts], 1)]
+    p_value = min(1.0, len(tests) * min(bonferroni(one) for one in tests if one.size))
     if p_value < LEVEL:
         return None
     said = f"they came back changed, under the same clip and noise of deviation {level * evidence.unit:.3g}"
-    return Check(BUFFERS, "holds", said, p_value)
+    if min(p_value, bonferroni(chi2.sf(noise**2, sizes))) >= SURE:
+        return Check(BUFFERS, "holds", said, p_value)
+    said = f"{next(iter(evidence.captured.moved_buffers))} and others that came back changed may lack the noise of the"
+    said = f"{said} weights: of deviation {level * evidence.unit:.3g}, it is not seen in how they moved"
+    return Check(BUFFERS, "cannot tell", f"{said}; {BY_TRUTH}", p_value)
 
 
 def checks_of(captured: CapturedClients, settings: CellSettings) -> list[Check]:

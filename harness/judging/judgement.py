@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import chi2
 from torch import Tensor
 
 from harness.attacks import Identifier
@@ -26,9 +27,9 @@ from harness.evaluation.scores import Scored
 from harness.experiment import CellSettings
 from harness.federation.taps import Tap
 from harness.judging.beside import WHO, Measured, measured
-from harness.judging.checks import BUFFERS, checks_of, fits_loss
+from harness.judging.checks import BUFFERS, SURE, checks_of, fits_loss
 from harness.judging.declared import Group, groups_of
-from harness.judging.evidence import ALARMS, Check, Evidence, among, pooled
+from harness.judging.evidence import ALARMS, LEVEL, Check, Evidence, among, bonferroni, pooled
 from harness.judging.explained import TOGETHER, explained, explained_in_order
 from harness.judging.federation import CapturedClients, update_reading
 from harness.judging.noise_checks import ANEW, FACTS, GIVE_SIZE, anew_among, drawn_levels, fits_facts
@@ -231,6 +232,38 @@ def given_away(captured: CapturedClients, settings: CellSettings, data_root: Pat
     return GivenAway(len(found), first, mean.tolist(), variance.tolist(), error, apart)
 
 
+def by_truth(check: Check, group: Group, data_root: Path) -> Check:
+    """Return the check of what came back beside the weights, by what the truth makes of it without noise; any other
+    check as it is.
+
+    Whatever share of that a clip left, noise is beside it.
+    """
+    captured, cell, evidence = group.captured, group.cell, Evidence(group.captured, group.cell)
+    if check.name != BUFFERS or check.outcome == "violated" or captured.images is None or not captured.running:
+        return check
+    ours, own = (
+        torch.cat([(one[name].double() - captured.buffers[name]).flatten(1) for name in captured.running], 1)
+        for one in (captured.running, _simulated(captured, cell, data_root))
+    )
+    share = (ours * own).sum(1, keepdim=True) / own.square().sum(1, keepdim=True).clamp_min(1e-30)
+    level, freedom = (evidence.level or 0.0) * evidence.unit, own.shape[1] - 1
+    norms = (ours - share * own).norm(dim=1).numpy()
+    after = torch.cat([values.flatten(1) for values in captured.running.values()], 1)
+    rounding = torch.finfo(torch.float32).eps * after.norm(dim=1).double().numpy()
+    weaker = bonferroni(chi2.cdf(((norms + rounding) / level) ** 2, freedom))
+    first = f"{next(iter(captured.running))}{' and others' if len(captured.running) > 1 else ''}"
+    if weaker < LEVEL:
+        said = f"{first} came back as the truth gives them, without noise of deviation {level:.3g}"
+        return Check(
+            BUFFERS, "violated", f"{said}: they tell each batch's mean and variance; keep them at the client", weaker
+        )
+    stronger = bonferroni(chi2.sf((np.clip(norms - rounding, 0, None) / level) ** 2, freedom))
+    if min(weaker, stronger) < SURE:
+        return check
+    said = f"they came back with noise of deviation {float(np.sqrt(np.square(norms).mean() / freedom)):.3g} on what the"
+    return Check(BUFFERS, "holds", f"{said} truth gives, declared is {level:.3g}", weaker)
+
+
 def _statistics(model: RowModel, running: Buffers, settings: CellSettings) -> dict[str, tuple[Tensor, Tensor]]:
     batches = known_batches(model, running, settings)
     assert batches is not None and batches.statistics is not None
@@ -412,7 +445,12 @@ def judge_captured(groups: Sequence[Group], split: PublicSplit | None, work: Wor
     """
     companions, groups = [one for one in groups if one.name], [one for one in groups if not one.name]
     found = [checks_without_truth(_rounds_of(group)[0][1]) for group in groups]
+    found = [[by_truth(one, group, work.data_root) for one in made] for group, made in zip(groups, found, strict=True)]
     checks = checks_of_groups([one for group in groups for one in _rounds_of(group)])
+    own = [
+        (group.sizes, [one for one in made if one.name == BUFFERS]) for group, made in zip(groups, found, strict=True)
+    ]
+    checks = [next((other for other in pooled(own) if other.name == one.name), one) for one in checks]
     groups = [without_covered(group, made) for group, made in zip(groups, found, strict=True)]
     beside = [given_away(group.captured, group.cell, work.data_root) for group in groups]
     if groups[0].captured.images is None:
@@ -535,14 +573,18 @@ def stated(groups: Sequence[Group], checks: Sequence[Check]) -> list[Statement]:
 
     Of clients that send something else than they declare nothing is proven.
     """
-    each = zip(*map(_stated, groups), strict=True)
+    unseen = next(
+        (f"{one.name}: cannot tell" for one in checks if (one.name, one.outcome) == (BUFFERS, "cannot tell")), None
+    )
+    each = zip(*(_stated(group, unseen or UNCOVERED) for group in groups), strict=True)
     worst = [max(one, key=lambda of: math.inf if of.epsilon is None else of.epsilon) for one in each]
     return what_holds(worst, uncovered=_violated(checks))
 
 
-def _stated(group: Group) -> list[Statement]:
+def _stated(group: Group, uncovered: str) -> list[Statement]:
     """Return what the declared defense states of clients that send what was captured, over the rounds of its record.
 
+    Of running statistics beside it that may be without noise, nothing is covered, for the reason ``uncovered``.
     Poisson batches are those that the record has an expected size of; of others, a pass has each example once.
     """
     cell, captured, record = group.cell, group.captured, group.captured.record
@@ -556,7 +598,7 @@ def _stated(group: Group) -> list[Statement]:
         facts = replace(facts, example_sampler="poisson", rate=rate)
     elif record.epochs and not record.expected_batch_size:
         facts = replace(facts, rate=min(1.0, record.epochs / cell.local_steps))
-    return what_holds(cell.build_defense().statements(facts), uncovered=UNCOVERED if captured.running else None)
+    return what_holds(cell.build_defense().statements(facts), uncovered=uncovered if captured.running else None)
 
 
 def without_covered(group: Group, checks: Sequence[Check]) -> Group:

@@ -505,6 +505,17 @@ def beyond_others(values: Tensor, rounding: float) -> np.ndarray:
     return chi2.cdf(((apart + off) ** 2).numpy(), size - np.arange(count))[1:]
 
 
+def apart_as_noise(values: Tensor, rounding: float) -> np.ndarray:
+    """Return how probable it is at most that two clients are so near to each other, pair by pair; () of one alone.
+
+    Args:
+        values: (V, n) in deviations of the noise. rounding: of a single number.
+    """
+    rows, size = torch.tril_indices(len(values), len(values), -1), values.shape[1]
+    apart = torch.cdist(values, values, compute_mode="donot_use_mm_for_euclid_dist")[rows[0], rows[1]].numpy()
+    return chi2.cdf((apart + 2 * rounding * size**0.5) ** 2 / 2, size)
+
+
 def moved(values: Tensor, rounding: float) -> tuple[np.ndarray, np.ndarray]:
     """Return how probable it is at most that what one client sent is so near to what another sent some numbers later,
     as with one stream of random numbers of which one client used more: (V, V), over all lags, and the nearest lag

@@ -19,10 +19,10 @@ from harness.capture import CaptureRecord, write_capture
 from harness.cli import run
 from harness.judging.capture import read_capture
 from harness.judging.checks import BUFFERS, checks_of
-from harness.judging.declared import cells_of
+from harness.judging.declared import cells_of, groups_of
 from harness.judging.explained import explained
 from harness.judging.federation import gathered
-from harness.judging.judgement import GivenAway, given_away
+from harness.judging.judgement import GivenAway, by_truth, given_away, stated, without_covered
 from harness.judging.stage import SimulatedStage
 from harness.judging.without_truth import observed
 from harness.models import build_module
@@ -130,10 +130,19 @@ def test_without_truth_each_client_is_read_with_its_own_statistics(tmp_path: Pat
         torch.testing.assert_close(batches.statistics[name], (mean, variance), atol=1e-3, rtol=1e-2)
 
 
-@pytest.mark.parametrize("covered", [True, False])
-def test_noise_on_statistics_too_is_no_violation(tmp_path: Path, covered: bool) -> None:
+@pytest.mark.parametrize(("covered", "clip", "level", "alone", "told"), [
+    (True, 0.5, 0.5, "holds", "holds"),
+    (False, 0.5, 0.5, "violated", "violated"),
+    # Statistics move by more than weak noise, with it or without it.
+    (True, 10.0, 0.002, "cannot tell", "holds"),
+    (False, 10.0, 0.02, "violated", "violated"),
+    (False, 10.0, 0.0002, "cannot tell", "violated"),
+])  # fmt: skip
+def test_noise_on_statistics_too_is_no_violation(
+    tmp_path: Path, covered: bool, clip: float, level: float, alone: str, told: str
+) -> None:
     """As Flower's LocalDpMod has it: one clip, which the statistics count in, and noise on everything."""
-    settings = {"clip": 0.5, "sigma": 1.0, "noise_at": "client", "clipping": "whole"}
+    settings = {"clip": clip, "sigma": level / clip, "noise_at": "client", "clipping": "whole"}
     folders = captures(tmp_path, defense={"name": "fed_sdp", "settings": settings})
     names = [name for name, _ in own_network().named_parameters()]
     for number, folder in enumerate(folders):
@@ -142,15 +151,20 @@ def test_noise_on_statistics_too_is_no_violation(tmp_path: Path, covered: bool) 
         noisy = [name for name, value in after.items() if value.dtype.kind == "f" and (covered or name in names)]
         norm = np.sqrt(sum(np.square(after[name] - before[name]).sum() for name in noisy))
         for name in noisy:
-            moved = (after[name] - before[name]) * min(1, 0.5 / norm)
-            noise = 0.5 * random.standard_normal(moved.shape)
+            moved = (after[name] - before[name]) * min(1, clip / norm)
+            noise = level * random.standard_normal(moved.shape)
             after[name] = (before[name] + moved + noise).astype(np.float32)
         np.savez(folder / "after.npz", **after)
-    clients = gathered([read_capture(folder) for folder in folders])
-    (cell,) = cells_of(clients, "captures", ["cpl"], "none", "cpu")
-    found = {check.name: check.outcome for check in checks_of(clients, cell)}
-    assert found[BUFFERS] == ("holds" if covered else "violated")
-    assert explained(clients, cell, tmp_path).outcome == "holds"
+    (group,) = groups_of([gathered([read_capture(folder) for folder in folders])], "captures", ["cpl"], "none", "cpu")
+    checks = checks_of(group.captured, group.cell)
+    (check,) = (check for check in checks if check.name == BUFFERS)
+    known = by_truth(check, group, tmp_path)
+    assert (check.outcome, known.outcome) == (alone, told)
+    assert explained(group.captured, group.cell, tmp_path).outcome == "holds"
+    for one in (check, known):
+        seen = without_covered(group, [one])
+        proven = any(of.guarantee != "none" for of in stated([seen], [one]))
+        assert proven is (one.outcome == "holds") is not bool(seen.captured.running)
 
 
 def test_a_clip_that_counts_statistics_is_explained(tmp_path: Path) -> None:
