@@ -248,6 +248,19 @@ class CaptureRecord(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
+    def _steps_of_passes(cls, given: Any) -> Any:
+        """Steps that nobody gives follow from passes over the examples."""
+        if not isinstance(given, Mapping) or given.get("local_steps") is not None or given.get("expected_batch_size"):
+            return given
+        numbers = [given.get("epochs"), given.get("examples"), given.get("batch_size"), given.get("accumulate") or 1]
+        if not all(type(one) is int and one > 0 for one in numbers):
+            return given
+        epochs, examples, size, each = numbers
+        batches = epochs * (examples // size if given.get("drop_last") else -(-examples // size))
+        return {**given, "local_steps": batches // each} if batches and not batches % each else given
+
+    @model_validator(mode="before")
+    @classmethod
     def _one_optimizer(cls, given: Any) -> Any:
         """Return what stands beside the optimizer joins its text, and stands beside it in any case; so does its
         ``lr``."""
