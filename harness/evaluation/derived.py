@@ -100,7 +100,7 @@ def version_of(environment: Mapping[str, Any]) -> str | None:
 
 def findings(
     cells: Sequence[CellResult], victims: Mapping[str, Sequence[VictimRecord]], files: Mapping[str, StoredCell],
-    version: str | None, rows: Sequence[SummaryRow] = (),
+    version: str | None, rows: Sequence[SummaryRow] = (), beside: Sequence[CellResult] = (),
 ) -> list[Finding]:  # fmt: skip
     """Return what is wrong with the numbers and verdicts of cells, their controls and their summary rows.
 
@@ -110,8 +110,9 @@ def findings(
         files: the cells' own files by the same keys, as far as they are at hand; their victims do not matter.
         version: that made them.
         rows: their summary, where one stands beside them.
+        beside: cells that only others are held against, such as controls.
     """
-    known = {cell.key: cell for cell in cells if cell.key}
+    known = {cell.key: cell for cell in [*beside, *cells] if cell.key}
     found = [
         _of_cell(cell, victims.get(cell.key or "", ()), known, files.get(cell.key or ""), version) for cell in cells
     ]

@@ -3,6 +3,7 @@
 The main job makes all cells of a run and the result document.
 """
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -105,7 +106,7 @@ class Run:
             with self.folder.locked(key), self.forecast.at(settings, control):
                 stored = self.folder.read_cell(key, identity) if self.resume else None
                 # What was impossible may no longer be: the data is fetched, say.
-                if stored is None or stored.is_impossible or not self._controls_at_hand(stored):
+                if stored is None or stored.is_impossible or not self._is_whole(stored):
                     stored = self._fresh(settings, key, identity, control)
             self.done[key] = stored
             if self.on_cell:
@@ -166,15 +167,22 @@ class Run:
             self._sources[names] = self.stage.own_sources(settings)
         return self._sources[names]
 
-    def _controls_at_hand(self, stored: StoredCell) -> bool:
+    def _is_whole(self, stored: StoredCell) -> bool:
         """Takes over a resumed cell's control cells, and the same cell with labels known; False when one of them is
-        lost and must be made again."""
+        lost, or one says something else than its victims, and it must be made again."""
+        beside = list[CellResult]()
         for key in stored.cell.needed:
             found = self.done.get(key) or self.folder.find_cell(key)
-            if found is None or (key == stored.cell.told and not self._controls_at_hand(found)):
+            if found is None or not (key in self.done or self._is_whole(found)):
                 return False
             self.done[key] = found
-        return True
+            beside.append(found.cell)
+        victims, files = {stored.cell.key or "": stored.victims}, {stored.cell.key or "": stored}
+        faults = findings([stored.cell], victims, files, version_of(stored.settings), beside=beside)
+        told = [one.line for one in faults if one.kind != "outdated"]
+        for line in told:
+            sys.stderr.write(f"harness: {line}; it is made again\n")
+        return not told
 
     def _fresh(self, settings: CellSettings, key: str, identity: dict[str, Any], control: str | None) -> StoredCell:
         try:

@@ -107,6 +107,24 @@ def test_damaged_and_lost_files_are_made_again(
     assert {damaged.observation_id, lost.observation_id} <= set(attacks)
 
 
+@pytest.mark.parametrize(("control", "written", "other"), [
+    (None, '"verdict": "leaks"', '"verdict": "resilient"'), (None, '"outcome": "success"', '"outcome": "failure"'),
+    ("positive", '"verdict": "leaks"', '"verdict": "resilient"'),
+])  # fmt: skip
+def test_edited_cells_are_made_again(
+    control: str | None, written: str, other: str, small: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    uninterrupted: tuple[ResultDocument, Path],
+) -> None:  # fmt: skip
+    document = small.play(small.cells, tmp_path)
+    files = [tmp_path / "cells" / f"{made.key}.json" for made in document.cells if made.control == control]
+    file, text = next((one, text) for one in files if written in (text := one.read_text()))
+    file.write_text(text.replace(written, other))
+    again = small.play(small.cells, tmp_path, resume=True)
+    assert small.numbers(again) == small.numbers(uninterrupted[0])
+    assert small.victims(tmp_path) == small.victims(uninterrupted[1])
+    assert "it is made again" in capsys.readouterr().err
+
+
 def test_without_resume_nothing_old_is_used(small: Any, tmp_path: Path, attacks: list[str]) -> None:
     small.play([small.cell()], tmp_path)
     small.play([small.cell()], tmp_path)
