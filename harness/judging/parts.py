@@ -196,7 +196,22 @@ def fitted_arrays(
         rest = f"; and {len(problems) - _TOLD} more" if len(problems) > _TOLD else ""
         fix = _fix_of(shapes, state, missing)
         raise UsageError(f"{str(arrays.path)!r} does not fit the network: {'; '.join(problems[:_TOLD])}{rest}. {fix}")
-    return {name: _fitted(arrays, own, state[name]) for name, own in stored.items()} | omitted
+    found = {name: _fitted(arrays, own, state[name]) for name, own in stored.items()} | omitted
+    _require_one_value(arrays, module, found)
+    return found
+
+
+def _require_one_value(arrays: StoredArrays, module: nn.Module, found: Mapping[str, Tensor]) -> None:
+    """A weight that layers share has the same numbers under each of its names. Raises UsageError."""
+    names: dict[int, str] = {}
+    for name, weight in module.named_parameters(remove_duplicate=False):
+        first = names.setdefault(id(weight), name)
+        if name in found and first in found and not torch.equal(found[name], found[first]):
+            raise UsageError(
+                f"{str(arrays.path)!r}: {first!r} and {name!r} are one weight of the network and hold other numbers, "
+                "as where each has noise of its own: attackers read both; capture them before that, or keep the last "
+                f"alone, as load_state_dict does: {name!r}"
+            )
 
 
 def _fix_of(shapes: Mapping[str, Shape], state: Mapping[str, Tensor], missing: Sequence[str]) -> str:

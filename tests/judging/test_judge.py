@@ -347,6 +347,11 @@ def test_networks_as_federations_hold_them_are_judged(
         capture.batch(images[0], labels[0])
     code, document, _ = judge([tmp_path / "0"], "--attack", "cpl")
     assert code == 0 and {check["outcome"] for check in document["checks"]} == {"holds"}
+    if factory is Wrapped.tied:  # noise on each of its names is on one weight twice
+        after = dict(np.load(tmp_path / "0" / "after.npz"))
+        np.savez(tmp_path / "0" / "after.npz", **after | {"4.weight": after["4.weight"] + 0.01})
+        code, _, said = judge([tmp_path / "0"], "--attack", "cpl")
+        assert code == 2 and "'3.weight' and '4.weight' are one weight" in said and "keep the last alone" in said
 
 
 def test_a_success_is_no_failed_control(federation: Federation, judge: Any) -> None:
