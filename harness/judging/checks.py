@@ -12,10 +12,11 @@ from harness.base.coding import ByChance, Coding
 from harness.base.kinds import plural
 from harness.base.randomness import Stream
 from harness.experiment import CellSettings
+from harness.federation.taps import Hook
 from harness.judging.declared import context_of, steps_of
 from harness.judging.evidence import LEVEL, Check, Evidence, Outcome, bonferroni
 from harness.judging.federation import CapturedClients
-from harness.judging.noise_checks import apart_as_noise, crowded, noise_checks, tailless
+from harness.judging.noise_checks import ROUNDING, apart_as_noise, crowded, noise_checks, tailless
 from harness.models.batch_norm import STATISTICS
 
 # Checks that need no statistics: what has to be zero, to lie on a grid, or not to be sent at all.
@@ -228,9 +229,17 @@ def _covered(evidence: Evidence) -> Check | None:
     """Return whether the declared clip and noise are on what was sent beside the weights too; None where they are not.
 
     A buffer without noise moves less than noise does, or as no noise does. One that moves by more than clip and noise
-    let it is not clipped. What moves by more than noise alone may have none.
+    let it is not clipped. What moves by more than noise alone may have none. Where nothing is declared at the client,
+    or no noise, buffers lack nothing that weights have.
     """
-    level, bound = evidence.level, evidence.bound
+    level, bound, defense = evidence.level, evidence.bound, evidence.defense
+    changed = "they came back changed"
+    if not any(defense.acts_at(hook) for hook in (Hook.CLIENT_STEP, Hook.CLIENT_MESSAGE, Hook.SUM_SECURELY)):
+        said = f"{changed}, and no defense is declared at the client: weights leave it as they are too"
+        return Check(BUFFERS, "cannot tell", said)
+    if evidence.noise is None and bound is not None and _within(evidence, bound):
+        said = f"{changed}, within the bound of the clip, and no noise is declared at the client"
+        return Check(BUFFERS, "cannot tell", said)
     # Noise of single examples is added before there is anything to send.
     if not level or evidence.clipping is None or evidence.clipping.unit != "update":
         return None
@@ -246,12 +255,22 @@ def _covered(evidence: Evidence) -> Check | None:
     p_value = min(1.0, len(tests) * min(bonferroni(one) for one in tests if one.size))
     if p_value < LEVEL:
         return None
-    said = f"they came back changed, under the same clip and noise of deviation {level * evidence.unit:.3g}"
+    said = f"{changed}, under the same clip and noise of deviation {level * evidence.unit:.3g}"
     if min(p_value, bonferroni(chi2.sf(noise**2, sizes))) >= SURE:
         return Check(BUFFERS, "holds", said, p_value)
     said = f"{next(iter(evidence.captured.moved_buffers))} and others that came back changed may lack the noise of the"
     said = f"{said} weights: of deviation {level * evidence.unit:.3g}, it is not seen in how they moved"
     return Check(BUFFERS, "cannot tell", f"{said}; {BY_TRUTH}", p_value)
+
+
+def _within(evidence: Evidence, bound: float) -> bool:
+    """Return whether a clip of updates may have been on the buffers too."""
+    clipping, moved = evidence.clipping, list(evidence.captured.moved_buffers.values())
+    if clipping is None or clipping.unit != "update":
+        return False
+    parts = moved if clipping.grouping == "layer" else [torch.cat([evidence.sent.double(), *moved], 1)]
+    most = bound * (1 + ROUNDING)
+    return all(bool((part.norm(dim=1).numpy() <= most + evidence.rounding(part.shape[1])).all()) for part in parts)
 
 
 def checks_of(captured: CapturedClients, settings: CellSettings) -> list[Check]:

@@ -239,7 +239,8 @@ def by_truth(check: Check, group: Group, data_root: Path) -> Check:
     Whatever share of that a clip left, noise is beside it.
     """
     captured, cell, evidence = group.captured, group.cell, Evidence(group.captured, group.cell)
-    if check.name != BUFFERS or check.outcome == "violated" or captured.images is None or not captured.running:
+    known = captured.images is not None and captured.running and evidence.level
+    if check.name != BUFFERS or check.outcome == "violated" or not known:
         return check
     ours, own = (
         torch.cat([(one[name].double() - captured.buffers[name]).flatten(1) for name in captured.running], 1)

@@ -193,8 +193,8 @@ NO_MORE = "noise is no more than declared"
 ANEW = "noise is drawn anew each time"
 UNROUNDED = "noise is not rounded"
 
-# Of a norm, by the arithmetic of a client's clipping.
-_ROUNDING = 1e-3
+#: Of a norm, by the arithmetic of a client's clipping.
+ROUNDING = 1e-3
 _EQUAL = 1e-4
 # Of the largest step of Adam, what a gradient next to 0 makes at most.
 _SHORT = 0.9
@@ -283,7 +283,7 @@ def _bound(evidence: Evidence) -> Check:
         return Check(BOUND, "cannot tell", UNKNOWN_LEVEL)
     norms, sizes = evidence.norms(evidence.clipping.grouping == "layer")
     rounding = evidence.rounding(evidence.sent.shape[1])[:, None]
-    beyond = np.clip(norms - bound * (1 + _ROUNDING) - rounding, 0, None)
+    beyond = np.clip(norms - bound * (1 + ROUNDING) - rounding, 0, None)
     # Examples that differ, each clipped to a bound, have a mean below it.
     together = evidence.clipping.unit != "update" and evidence.captured.trained_on > 1
     most = norms * (1 + _EQUAL) + rounding
@@ -330,7 +330,7 @@ def _of_drawn_batch(evidence: Evidence, norms: np.ndarray, sizes: np.ndarray, ti
     if evidence.captured.sampling == "fixed":
         return None
     rounding, most = evidence.rounding(evidence.sent.shape[1])[:, None], evidence.most_examples / count
-    beyond = np.clip(norms - bound * most * (1 + _ROUNDING) - rounding, 0, None)
+    beyond = np.clip(norms - bound * most * (1 + ROUNDING) - rounding, 0, None)
     p_value = bonferroni(chi2.sf((beyond / level) ** 2, sizes))
     if p_value < LEVEL:
         return None

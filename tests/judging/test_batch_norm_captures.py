@@ -167,6 +167,31 @@ def test_noise_on_statistics_too_is_no_violation(
         assert proven is (one.outcome == "holds") is not bool(seen.captured.running)
 
 
+@pytest.mark.parametrize(("defense", "clipped", "outcome"), [
+    ({"name": "none"}, "", "cannot tell"),
+    ({"name": "fed_sdp", "settings": {"noise_at": "receive"}}, "", "cannot tell"),
+    ({"name": "fixedclipping_mod", "settings": {"clipping_norm": 0.01}}, "all", "cannot tell"),
+    ({"name": "fixedclipping_mod", "settings": {"clipping_norm": 0.01}}, "weights", "violated"),
+    ({"name": "pruning", "settings": {}}, "", "violated"),
+])  # fmt: skip
+def test_statistics_lack_nothing_that_weights_have(
+    tmp_path: Path, defense: dict[str, Any], clipped: str, outcome: str
+) -> None:
+    """Without noise at the client they leave it as the weights do, and nobody is accused of it."""
+    folders = captures(tmp_path, defense=defense)
+    names = [name for name, _ in own_network().named_parameters()]
+    for folder in folders if clipped else ():
+        before, after = (dict(np.load(folder / f"{one}.npz")) for one in ("before", "after"))
+        within = [name for name in after if "num_batches" not in name and (clipped == "all" or name in names)]
+        norm = np.sqrt(sum(np.square(after[name] - before[name]).sum() for name in within))
+        after |= {name: before[name] + np.float32(0.01 / norm) * (after[name] - before[name]) for name in within}
+        np.savez(folder / "after.npz", **after)
+    (group,) = groups_of([gathered([read_capture(folder) for folder in folders])], "captures", ["cpl"], "none", "cpu")
+    (check,) = (check for check in checks_of(group.captured, group.cell) if check.name == BUFFERS)
+    assert check.outcome == by_truth(check, group, tmp_path).outcome == outcome
+    assert without_covered(group, [check]).captured.running
+
+
 def test_a_clip_that_counts_statistics_is_explained(tmp_path: Path) -> None:
     """Without noise: the statistics move far more than the weights, and use up the clip."""
     settings = {"clip": 0.01, "sigma": 0.0, "noise_at": "client", "clipping": "whole"}
