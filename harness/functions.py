@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import JsonValue, StrictBool
+from pydantic import StrictBool
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from harness.attacks import ATTACKS, Attacker
-from harness.base.building import require_known, typed
+from harness.base.building import Arguments, require_known, typed
 from harness.base.devices import choose_device
 from harness.base.errors import UsageError, in_one_line
 from harness.base.registry import Registry, given
@@ -279,7 +279,7 @@ _ALONE = threading.RLock()
 @typed
 def evaluate(
     *, defense: Any, attack: Any = "cpl", tap: str | list[str] = "T2.step", data: Any = None, model: Any = None,
-    defense_args: dict[str, JsonValue] | None = None, attack_args: dict[str, JsonValue] | None = None,
+    defense_args: Arguments | None = None, attack_args: Arguments | None = None,
     device: str = "auto", adversary: str | None = None, chunk: int = 128, out: str | Path | None = None,
     data_root: str | Path | None = None, resume: StrictBool = False, all_members: StrictBool = False, **settings: Any,
 ) -> Outcome:  # fmt: skip
@@ -365,7 +365,7 @@ def load(folder: str | Path) -> Outcome:
 
 @typed
 def train(
-    *, defense_args: dict[str, JsonValue] | None = None, device: str = "auto", chunk: int = 25,
+    *, defense_args: Arguments | None = None, device: str = "auto", chunk: int = 25,
     keep: tuple[int, ...] = (), out: str | Path = "training", data_root: str | Path | None = None,
     resume: StrictBool = False, **settings: Any,
 ) -> TrainDocument:  # fmt: skip

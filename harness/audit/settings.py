@@ -4,9 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pydantic import JsonValue
-
-from harness.base.building import build, require_known, typed
+from harness.base.building import Arguments, build, require_known, typed
 from harness.base.errors import UsageError
 from harness.base.limits import require_steps, require_time
 from harness.base.ranges import LEAST, LEAST_SHARE, MOST
@@ -49,7 +47,7 @@ class AuditSettings:
     """
 
     defense: str = "fed_cdp"
-    defense_args: dict[str, JsonValue] = field(default_factory=dict)
+    defense_args: Arguments = field(default_factory=dict)
     dataset: str = "mnist-sample"
     model: str = "lenet"
     design: str = "together"

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, dataclass_transform, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, cast, dataclass_transform, get_args
 
-from pydantic import ConfigDict, ValidationError, validate_call
+from pydantic import BeforeValidator, ConfigDict, JsonValue, ValidationError, validate_call
 from pydantic.dataclasses import dataclass as validated
 
 from harness.base.errors import UsageError, as_setting
@@ -24,6 +24,19 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind")
 T = TypeVar("T", bound="DataclassInstance")
 _LONG_NUMBER = re.compile(r"0\.0{5,}\d+")
+
+
+def _plain(given: Any) -> Any:
+    """Return a value with lists for tuples, and plain numbers for those of numpy and torch."""
+    if isinstance(given, Mapping):
+        return {key: _plain(one) for key, one in given.items()}
+    if isinstance(given, (list, tuple)):
+        return [_plain(one) for one in given]
+    return given.tolist() if hasattr(given, "tolist") else given
+
+
+#: Settings by their names, as documents keep them.
+Arguments = Annotated[dict[str, JsonValue], BeforeValidator(_plain)]
 
 
 @dataclass_transform(frozen_default=True)

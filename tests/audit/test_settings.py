@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from harness.audit import AuditResult, audit_settings
 from harness.audit.run import claim_of, unit_of
@@ -124,3 +125,10 @@ def test_numbers_of_numpy_are_plain_ones() -> None:
         "defense_args": {"sigma": np.float64(2.0)}, "model": None, "guesses": None, "view": None,
     }  # fmt: skip
     assert repr(audit_settings(**given)) == repr(audit_settings(**plain))
+
+
+@pytest.mark.parametrize("noises", [(2, 1, 1), np.array([2, 1, 1]), [np.int64(2), 1, 1], torch.tensor([2, 1, 1])])
+def test_lists_of_python_and_of_arrays_are_plain_ones(noises: Any) -> None:
+    own = {"sigma": 1.0, "mechanism": "gaussian", "mode": "paper"}
+    made = audit_settings(defense="secagg_ddp", defense_args={**own, "noises": noises}, clients_per_round=3)
+    assert made.defense_args == {**own, "noises": [2, 1, 1]}
