@@ -8,6 +8,7 @@ that is marked :data:`LATER`, the code that uses it, and its test.
 import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -439,13 +440,13 @@ class CellSettings(BaseModel, frozen=True, extra="forbid"):
         return build(ATTACKS, self.attack, self.attack_args)
 
 
-def usual_defense(name: str) -> dict[str, Any]:
-    """Return a defense's arguments as they are by default.
+def usual_defense(name: str, given: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """Return a defense's arguments: those given, and the others as they are by default.
 
     Raises:
-        UsageError: there is no such defense, or it has arguments without a default.
+        UsageError: there is no such defense or argument, or it has arguments without a default.
     """
-    return build(DEFENSES, name, {}).parameters()
+    return build(DEFENSES, name, given).parameters()
 
 
 def usual_attack(name: str) -> dict[str, Any]:

@@ -6,9 +6,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from harness.base.building import build
 from harness.base.errors import UsageError
-from harness.defenses import DEFENSES
+from harness.experiment import usual_defense
 from harness.reports import text
 from harness.reports.columns import VERDICT_COLOURS
 from harness.reports.html import chart, commands, wording
@@ -209,7 +208,7 @@ def _built(settings: dict[str, Any]) -> dict[str, Any]:
     given = settings.get("defense_args")
     given = given if isinstance(given, dict) else {}
     try:
-        made = build(DEFENSES, str(settings.get("defense")), given).parameters()
+        made = usual_defense(str(settings.get("defense")), given)
     except UsageError:
         made = given
     return {"noise_scale": 1.0} | without_non_finite(made)
