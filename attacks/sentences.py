@@ -28,8 +28,9 @@ from harness.observation import Observation
 
 # Vectors that are one; a pair in the span of the first layer; of the largest row of the table, the least of a word.
 _SAME, _MAY, _USED = 1e-4, 1e-4, 1e-4
-# Of a sum: how far a right text's may be off, and of its gradient by the one word.
-_RIGHT, _ITS_OWN = 1e-3, 1e-2
+# Of a sum: how far a right text's may be off, and of its gradient by the one word; of a word's derivatives, that by its
+# query up to which it listens to itself alone; how far the number of equal texts may be off.
+_RIGHT, _ITS_OWN, _ALONE, _WHOLE = 1e-3, 1e-2, 1e-4, 0.1
 # Words of one place, and as many of several, from which a text is looked for, in vain, before the search ends; places
 # that are tried of each; how often the weights of pairs are computed anew, and how often without coming nearer.
 _TRIES, _PLACES, _ROUNDS, _PATIENCE = 8, 3, 8, 2
@@ -152,6 +153,11 @@ class Pairs:
         tokens = torch.full((places,), PAD)
         tokens[self.place[chosen]] = self.words[self.word[chosen]]
         return tokens
+
+    def is_alone(self, word: int) -> bool:
+        """Return whether a word listens to itself alone, so that another query would hear the same."""
+        query, *others = self.sums[word].chunk(3)
+        return bool(query.norm() <= _ALONE * torch.cat(others).norm())
 
     def exponentials(self, own: int) -> Tensor:
         """Return how much (H, N) pair ``own`` would attend to each pair, up to a factor of each head."""
@@ -277,11 +283,13 @@ class Reader:
         """The rows (V, E) of a gradient (P,) that are of each word, in double precision."""
         return self.table.of(self.model.layout.split(target[None]))[0].cpu().double()
 
+    def used(self, target: Tensor) -> Tensor:
+        """The words (W,) behind a gradient (P,), and number 0 where the network reads it."""
+        return (self.words(target).norm(dim=1) > _USED * self.largest).nonzero()[:, 0]
+
     def pairs(self, target: Tensor) -> Pairs | None:
         """Those that may have been used; None where the share of each word in the gradient cannot be told."""
-        rows, matrix = self.words(target), self.of(target, self.found.matrix)
-        used = (rows.norm(dim=1) > _USED * self.largest).nonzero()[:, 0]
-        used = used[used != PAD]
+        rows, matrix, used = self.words(target), self.of(target, self.found.matrix), self.used(target)
         if not len(used):
             return None
         given = vectors_at(self.model, self.found.norm, self.weights, used[:, None].expand(-1, self.places))
@@ -325,50 +333,82 @@ class Reader:
             return query, (row - back / deviation)[:, None]
         return query, torch.stack([row * deviation / gain - back, 1 / gain, centred / gain], 1)
 
-    def without(self, target: Tensor, text: Tensor, word: Tensor) -> Tensor | None:
-        """A gradient less that of a text (T,), at the label at which the row of one of its words is explained."""
-        seen, best, left = self.words(target)[word], _ITS_OWN, None
+    def without(self, target: Tensor, text: Tensor, word: Tensor) -> tuple[Tensor, float] | None:
+        """A gradient less that of a text (T,), and the text's share in it, at the label at which the row of one of its
+        words is explained; at several labels where equal texts have these."""
+        seen, best, found, rows = self.words(target)[word], _ITS_OWN, None, []
         for label in range(self.model.classes):
-            images = images_of(text[None, None]).to(self.weights)
-            labels = torch.full((1, 1), label, device=self.weights.device)
-            own = self.model.gradient(self.weights[None], images, labels)[0]
-            row = self.words(own)[word]
-            share = (seen @ row) / row.square().sum().clamp_min(1e-300)
-            off = float((seen - share * row).norm() / seen.norm())
-            if off < best:
-                best, left = off, target - share * own
-        return left
+            own = self._gradient(text, torch.tensor(label))
+            rows.append(self.words(own)[word])
+            share = float((seen @ rows[-1]) / rows[-1].square().sum().clamp_min(1e-300))
+            off = float((seen - share * rows[-1]).norm() / seen.norm())
+            if off < best and share > 0:
+                best, found = off, (target - share * own, share)
+        return found or self._without_several(target, text, seen, torch.stack(rows))
+
+    def _without_several(
+        self, target: Tensor, text: Tensor, seen: Tensor, rows: Tensor
+    ) -> tuple[Tensor, float] | None:  # fmt: skip
+        """Rows (K, E) of all labels, weighed by their probabilities, add up to zero: equal texts lack one label."""
+        shares = [nonnegative(rows.index_fill(0, torch.tensor(label), 0.0).T, seen) for label in range(len(rows))]
+        known = [one for one in shares if one is not None]
+        best = min(known, key=lambda one: float((seen - one @ rows).norm()), default=None)
+        if best is None or float((seen - best @ rows).norm() / seen.norm()) >= _ITS_OWN:
+            return None
+        share = float(best.sum())
+        return target - share * self._gradient(text, (best / share).to(target)), share
+
+    def _gradient(self, text: Tensor, label: Tensor) -> Tensor:
+        """The gradient (P,) of a text (T,) with a label (), or with one that has probabilities (K,)."""
+        images, labels = images_of(text[None, None]).to(self.weights), label[None, None].to(self.weights.device)
+        return self.model.gradient(self.weights[None], images, labels)[0]
 
 
 def sentences(reader: Reader, target: Tensor, examples: int) -> Tensor:
-    """The texts (n, T) of a gradient (P,), empty where one was not found."""
-    texts = torch.full((examples, reader.places), PAD)
-    for count in range(examples):
-        found = _next(reader, target)
-        if found is None:
-            break
-        texts[count], target = found
-    return texts
+    """The texts (n, T) of a gradient (P,), empty where one was not found. Equal texts are one whose share is several
+    times that of one text."""
+    found: list[Tensor] = []
+    shares: list[float] = []
+    while len(found) < examples and (one := _next(reader, target)) is not None:
+        text, target, share = one
+        found.append(text)
+        shares.append(share)
+    if not len(reader.used(target)):  # so all shares are known, whatever the scale
+        shares = [share / sum(shares) for share in shares]
+    texts = torch.stack(found) if found else torch.empty(0, reader.places, dtype=torch.long)
+    return with_copies(texts, torch.tensor(shares), examples)
 
 
-def _next(reader: Reader, target: Tensor) -> tuple[Tensor, Tensor] | None:
-    """One text, and the gradient without it. First come words that may stand at one place only, and of these and of the
-    others those with short rows: they were used once, in a long text."""
+def with_copies(texts: Tensor, shares: Tensor, examples: int) -> Tensor:
+    """The texts (n, T) behind a gradient in which some (N, T) have shares (N,): each once, those again whose share is
+    several times that of one text, and empty ones."""
+    counts = examples * shares
+    copies = counts.round().where((counts - counts.round()).abs() < _WHOLE, 1.0).clamp_min(1.0).long()
+    empty = texts.new_full((examples, texts.shape[1]), PAD)
+    return torch.cat([texts, texts.repeat_interleave(copies - 1, 0), empty])[:examples]
+
+
+def _next(reader: Reader, target: Tensor) -> tuple[Tensor, Tensor, float] | None:
+    """One text, the gradient without it, and its share. First come words that may stand at one place only, and of these
+    and of the others those with short rows: they were used once, in a long text."""
     pairs = reader.pairs(target)
     if pairs is None:
         return None
     short, one_place = pairs.rows.norm(dim=1).argsort(), pairs.word.bincount(minlength=len(pairs.words)) == 1
     first, others = short[one_place[short]], short[~one_place[short]]
     for word in [*first[:_TRIES].tolist(), *others[:_TRIES].tolist()]:
-        text = _heard(reader, pairs, word)
-        left = None if text is None else reader.without(target, text, pairs.words[word])
-        if text is not None and left is not None:
-            return text, left
+        for text in _heard(reader, pairs, word):
+            left = reader.without(target, text, pairs.words[word])
+            if left is not None:
+                return text, *left
     return None
 
 
-def _heard(reader: Reader, pairs: Pairs, word: int) -> Tensor | None:
-    """The text (T,) to which a word listens; None where there is none that says all it heard."""
+def _heard(reader: Reader, pairs: Pairs, word: int) -> Iterator[Tensor]:
+    """Texts (T,) to which a word may listen: one that says all it heard, or the word alone if that is nothing."""
+    if pairs.is_alone(word):
+        yield from (pairs.text(own, reader.places) for own in (pairs.word == word).nonzero()[:, 0])
+        return
     for heard in _best(reader.listening(pairs, word), pairs):
         guess, off = Guess.first(pairs, heard), [torch.inf]
         while len(off) <= _ROUNDS and min(off[-_PATIENCE:]) <= min(off):
@@ -378,8 +418,8 @@ def _heard(reader: Reader, pairs: Pairs, word: int) -> Tensor | None:
             text = _chosen(pairs, guess.there)
             off.append(unexplained(pairs, heard, text))
             if off[-1] < _RIGHT:
-                return pairs.text(text > 0, reader.places)
-    return None
+                yield pairs.text(text > 0, reader.places)
+                return
 
 
 def _nearer(pairs: Pairs, heard: Listening, guess: Guess) -> Guess | None:

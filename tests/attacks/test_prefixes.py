@@ -84,10 +84,15 @@ def test_what_is_not_told_is_not_made_up(own: RowModel) -> None:
     assert (torch.tensor(read(seen(own, many))) == PAD).all()
 
 
-def test_a_text_that_begins_another_is_not_told_from_it(own: RowModel) -> None:
-    begins = torch.where(torch.arange(12) < 4, TEXTS[1], PAD)
-    found = read(seen(own, torch.stack([TEXTS[1], TEXTS[2], begins])))
-    assert found == sorted([tuple(TEXTS[1].tolist()), tuple(TEXTS[2].tolist()), (PAD,) * 12])
+@pytest.mark.parametrize("chosen", [(1, 2, 1), (1, 1, 1), (1, 2, None), (None, 1, 1, 2)])
+def test_texts_that_are_equal_or_begin_others_are_told_by_the_whole_gradient(
+    own: RowModel, chosen: tuple[int | None, ...]
+) -> None:
+    """None: the first four words of text 1."""
+    texts = torch.stack([torch.where(torch.arange(12) < 4, TEXTS[1], PAD) if n is None else TEXTS[n] for n in chosen])
+    observation = seen(own, texts)
+    assert read(observation) == sorted(map(tuple, texts.tolist()))
+    assert read(replace(observation, target=0.2 * observation.target)) == sorted(map(tuple, texts.tolist()))
 
 
 def test_attention_that_reads_later_words_has_no_such_layer() -> None:

@@ -236,6 +236,25 @@ def test_several_texts_come_back_whole(
     assert as_sets(made(Span(), observation)) == as_sets(tokens)
 
 
+@pytest.mark.parametrize("network", ["model", "behind"])
+@pytest.mark.parametrize(("places", "labels", "words"), [
+    ([0, 0, 2], [1, 1, 3], PLACES), ([0, 0, 2], [1, 4, 3], PLACES), ([0, 0, 0], [1, 4, 4], PLACES),
+    ([0, 1, 2], [1, 1, 3], 1), ([0, 0, 2], [1, 4, 3], 1),
+], ids=["equal", "equal, other labels", "all equal", "one word", "equal, one word"])  # fmt: skip
+def test_equal_texts_and_texts_of_one_word_come_back(
+    network: str, places: list[int], labels: list[int], words: int, notes: Dataset, request: pytest.FixtureRequest
+) -> None:
+    """Note 0 is cut after some words. Equal texts have several times the share of one text, whatever the scale."""
+    of, keys = request.getfixturevalue(network), ((0, 0),)
+    tokens, texts = tokens_of(notes.images[places]), torch.tensor(places)[:, None]
+    tokens[(texts == 0) & (torch.arange(PLACES) >= words)] = PAD
+    weights = of.initial_weights(list(keys))
+    gradients = of.gradient(weights, images_of(tokens)[None], torch.tensor([labels]))
+    for scale in (1.0, 0.2):
+        found = made(Span(), Observation(of, weights, scale * gradients, 3, keys))[0]
+        assert sorted(found.tolist()) == sorted(tokens.tolist())
+
+
 def test_each_text_has_a_scale_of_its_own(model: RowModel, notes: Dataset) -> None:
     """As clips of single examples leave it: a sum of gradients, each times a number that nobody knows."""
     (one, of_one), (other, of_other) = (seen(model, notes, [[place]]) for place in (0, 1))
