@@ -243,6 +243,8 @@ def together(words: Tensor, places: Tensor, noise: float) -> Tensor:
     Least squares make the row of a word of those of places. What is 1 for a word's own places comes out smaller, by
     what noise adds to the places' products. What is 0 for others has an error of both rows' noise.
     """
+    if not places.any():  # below a head of zeros
+        return words.new_zeros(len(words), len(places))
     products = places @ places.T
     inverse = torch.linalg.inv(products + 1e-12 * products.diagonal().mean() * torch.eye(len(places)))
     error = 2 * noise * inverse.diagonal()

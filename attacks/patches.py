@@ -19,9 +19,8 @@ from torch.nn import functional
 
 from harness.attacks.analytic import Analytic
 from harness.attacks.attack import ATTACKS, Attack, Dummy, validated_attack
-from harness.attacks.attacker import SHUT_OUT
 from harness.attacks.candidates import require_gradients
-from harness.attacks.token_layers import Seen, rank_of, stopped_at, tried_gradients
+from harness.attacks.token_layers import Seen, rank_of, require_a_head, stopped_at, tried_gradients
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.models import RowModel
@@ -48,7 +47,7 @@ class Patches(Analytic):
             )
         require_gradients(observation)
         brightest = embedding_of(observation.model).brightest
-        _require_a_head(observation)
+        require_a_head(observation, "patches")
         if not _scale_is_open(observation):
             return observation.target.new_zeros(len(keys), 1)
         return (brightest / patches_read(observation).abs().amax((1, 2)).clamp_min(1e-12)).log()[:, None]
@@ -82,25 +81,6 @@ _EXPLAINED = 1e-3
 
 def _scale_is_open(observation: Observation) -> bool:
     return observation.clipping is not None and observation.clipping.grouping != "whole"
-
-
-def _require_a_head(observation: Observation) -> None:
-    """Raises UsageError: a head of zeros, as torchvision makes it, lets no gradient below it in its first step.
-
-    Weights alone decide, which everybody knows: what a victim's gradient is must not end the attack on another.
-    """
-    if observation.local_steps > 1:
-        return
-    if not observation.model.layout.split(observation.weights)[_head_of(observation.model)].flatten(1).any(1).all():
-        raise UsageError(
-            f"attack 'patches' is {SHUT_OUT} the head's weights are zero, so that no gradient goes below it; use "
-            "--weights, or trained ones with --training"
-        )
-
-
-@lru_cache(maxsize=2)
-def _head_of(model: RowModel) -> str:
-    return model.last_linear()[0]
 
 
 def closed_form(observation: Observation, scale: Tensor | float = 1.0) -> Tensor:

@@ -107,8 +107,11 @@ def behind_words(model: RowModel) -> tuple[RowModel, Tables]:
 
 def _reads_vectors_alone(behind: BehindWords, width: int, places: int) -> bool:
     """Return whether vectors alone tell what the network makes of words, whichever these are."""
+    random, behind = torch.Generator().manual_seed(0), copy.deepcopy(behind).requires_grad_(False)
     own = next(behind.parameters())
-    vectors = torch.randn(2, 1, places, width, generator=torch.Generator().manual_seed(0)).to(own)
+    vectors = torch.randn(2, 1, places, width, generator=random).to(own)
+    for one in behind.parameters():  # a head of zeros hides what is read
+        one += 0.02 * torch.randn(one.shape, generator=random).to(one)
     words = torch.full((1, places), UNKNOWN, device=own.device)
     try:
         with torch.no_grad(), in_evaluation_mode(behind):

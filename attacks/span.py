@@ -39,6 +39,7 @@ from harness.attacks.token_layers import (
     rank_above_noise,
     rank_of,
     readings,
+    require_a_head,
     require_one,
     row_space,
     rows_by_error,
@@ -76,6 +77,7 @@ class Span(ClosedForm):
 
     def solved(self, observation: Observation) -> Tensor:
         layer, model = token_layer(observation.model, "span"), observation.model
+        require_a_head(observation, "span")
         low = layers_of(model)
         if observation.unknowns > 1:
             require_one(low, observation.unknowns)

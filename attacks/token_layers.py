@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from harness.attacks.attacker import SHUT_OUT
 from harness.base.errors import UsageError
 from harness.base.local_optimizer import spacing
 from harness.base.randomness import generator
@@ -150,6 +151,31 @@ def require_texts(model: RowModel, attack: str) -> int:
             "--attack"
         )
     return model.vocabulary
+
+
+def require_a_head(observation: Observation, attack: str) -> None:
+    """Raises UsageError: a head of zeros, as torchvision makes it, lets no gradient below it in its first step.
+
+    Weights alone decide, which everybody knows: what a victim's gradient is must not end the attack on another.
+    """
+    head = _head_of(observation.model) if observation.local_steps == 1 else None
+    if head is None:
+        return
+    parts = observation.model.layout.split(observation.weights)
+    weights = parts[head] if head in parts else observation.model.plain_module.get_parameter(head)[None]
+    if not weights.flatten(1).any(1).all():
+        raise UsageError(
+            f"attack {attack!r} is {SHUT_OUT} the head's weights are zero, so that no gradient goes below it; use "
+            "--weights, or trained ones with --training"
+        )
+
+
+@lru_cache(maxsize=2)
+def _head_of(model: RowModel) -> str | None:
+    """The name of the weight of the last linear layer that gives a number for each class or word; None without one."""
+    called, sizes = reversed(model.called_layers()), (model.classes, model.vocabulary)
+    linear = (prefix for prefix, layer in called if isinstance(layer, nn.Linear) and layer.out_features in sizes)
+    return next((f"{prefix}weight" for prefix in linear), None)
 
 
 def tried_gradients(

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.attacker import Reads
-from harness.attacks.token_layers import Seen, errors_of, require_texts, stopped_at, tried_gradients
+from harness.attacks.token_layers import Seen, errors_of, require_a_head, require_texts, stopped_at, tried_gradients
 from harness.base.errors import UsageError
 from harness.base.words import PAD, UNKNOWN, images_of
 from harness.models import RowModel
@@ -43,6 +43,7 @@ class TokenRows(ClosedForm):
     def solved(self, observation: Observation) -> Tensor:
         model = observation.model
         words, places = tables_of(model, "token_rows")
+        require_a_head(observation, "token_rows")
         if observation.unknowns > 1:
             raise UsageError(
                 f"attack 'token_rows' orders the words of one text, not of {observation.unknowns}; use --batch-size 1 "

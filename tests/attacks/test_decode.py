@@ -63,6 +63,8 @@ def test_without_noise_and_public_texts_nothing_is_missed(read: Read) -> None:
 def test_broken_numbers_give_no_text(read: Read) -> None:
     broken = replace(read[0], target=read[0].target * torch.nan)
     assert (made(Decode(), broken) == PAD).all()
+    nothing = replace(read[0], target=read[0].target * 0)  # as all is below a head of zeros
+    assert made(Decode(tries=0), nothing).any()
 
 
 def test_the_whole_gradient_decides_between_words_that_are_as_likely(read: Read) -> None:

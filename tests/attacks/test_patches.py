@@ -170,6 +170,8 @@ def test_what_cannot_be_read_is_not_applicable(victims: Victims) -> None:
     seen.model.layout.split(seen.weights)["head.weight"][1] = 0.0
     with pytest.raises(UsageError, match="the head's weights are zero"):
         run_attack(Patches(), seen)
+    frozen = victims(2, model="vit+only(tokens|places|encoder)")
+    assert run_attack(Patches(), replace(frozen, labels=torch.zeros(2, 1).long())).images.any()
     with pytest.raises(UsageError, match="do not overlap, and is trained"):
         embedding_of(RowModel("vit+only(head)", (1, 8, 8), 10))
 

@@ -116,6 +116,9 @@ def test_the_network_behind_its_table_has_the_same_gradients(sides: Sides) -> No
     soft = MaximumAPosteriori().read_as(observation)(observation)  # type: ignore[misc]
     assert torch.allclose(soft._gradient(sides[0].images[:1, None], sides[0].labels[:1, None]), soft.target, atol=1e-6)
     assert soft.target.shape[1] == observation.target.shape[1] - observation.model.vocabulary * WIDTH
+    observation.model.layout.split(observation.weights)["head.weight"].zero_()  # so vectors do not change what is said
+    observation.model.plain(observation.weights[0])
+    assert MaximumAPosteriori().read_as(observation)
 
 
 def test_no_suite_takes_it_on_texts_and_the_truth_never_reaches_it(sides: Sides) -> None:

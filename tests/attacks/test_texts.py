@@ -318,6 +318,14 @@ def test_what_a_network_of_texts_cannot_give(model: RowModel, notes: Dataset) ->
         token_layer(fixed, "span")
     with pytest.raises(UsageError, match="reads texts, not images of"):
         RowModel("text_transformer", (1, 28, 28), 10)
+    for name, head in (("text_transformer", "head.weight"), ("text_writer", "network.head.weight")):
+        of = RowModel(name, notes.image_shape, 2)
+        below, _ = seen(of, replace(notes, labels=0 * notes.labels), [[0], [1]])
+        of.layout.split(below.weights)[head][1] = 0.0  # one victim's
+        for attack in (TokenRows(), Span()):
+            with pytest.raises(UsageError, match="' is not applicable: the head's weights"):
+                run_attack(attack, below)
+            assert run_attack(attack, replace(below, local_steps=2)).images.any()
     blind = run_attack(Blind(), replace(observation, prior=fit_prior(notes)))
     assert torch.equal(images_of(tokens_of(blind.images)), blind.images)
 
