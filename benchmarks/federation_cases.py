@@ -38,7 +38,7 @@ class Client:
 
     Attributes:
         clip: of the norm of an example's gradient, or of every tensor of it (``per_layer``); ``of_update`` of the whole
-            round's mean gradient instead.
+            round's mean gradient instead, ``each_batch`` of the mean gradient of a step.
         deviation: of the noise on the sum of a step's clipped gradients, or on the clipped mean gradient of the round.
         batch, steps: B examples in each of L local steps; the last one has what is left, where that is less.
         epochs: passes over the examples, of so many steps each.
@@ -50,6 +50,7 @@ class Client:
             tensor, or for every step.
         noise_before_clip: whether noise is added to each example's gradient and clipped with it.
         law: of the noise, all of the same deviation.
+        batches: into which a step's are split, each with noise of its own, of which the mean counts.
         on_buffers: whether clip and noise of the update are on running statistics too.
         rounded: the step of a grid that the mean gradient is rounded to at random, which looks like noise; 0 for none.
     """
@@ -70,6 +71,8 @@ class Client:
     momentum: float = 0.0
     weight_decay: float = 0.0
     adam: bool = False
+    batches: int = 1
+    each_batch: bool = False
     on_buffers: bool = False
 
     def train(self, network: nn.Module, images: Tensor, labels: Tensor, rate: float, number: int) -> None:
@@ -104,9 +107,16 @@ class Client:
 
     def _step(self, network: nn.Module, images: Tensor, labels: Tensor, random: torch.Generator) -> list[Tensor]:
         weights = list(network.parameters())
+        if self.batches > 1:
+            parts = zip(images.chunk(self.batches), labels.chunk(self.batches), strict=True)
+            each = [replace(self, batches=1)._step(network, *part, random) for part in parts]
+            return [sum(own) / self.batches for own in zip(*each, strict=True)]
         if self.clip == float("inf") or self.of_update:
             # A batch as it is: BatchNorm may mix its examples.
             return list(torch.autograd.grad(nn.functional.cross_entropy(network(images), labels), weights))
+        if self.each_batch:
+            made = torch.autograd.grad(nn.functional.cross_entropy(network(images), labels), weights)
+            return self._noised(self._clipped(list(made)), random)
         total = [torch.zeros_like(one) for one in weights]
         for image, label in zip(images, labels, strict=True):
             made = list(torch.autograd.grad(nn.functional.cross_entropy(network(image[None]), label[None]), weights))
@@ -380,6 +390,10 @@ def _honest() -> list[Case]:
     return [
         Case("one example each", _cdp(), noisy),
         Case("a batch", _cdp(), Client(clip=1.0, deviation=6.0, batch=4)),
+        Case("noise on each of four batches that make a step", _cdp(), Client(1.0, 6.0, batch=8, batches=4),
+             said={"batch_size": 2, "accumulate": 4, "optimizer": "sgd"}),
+        Case("noise on the mean of each of four batches", _cdp(convention="mean"),
+             Client(1.0, 12.0, batch=8, batches=4), said={"batch_size": 2, "accumulate": 4, "optimizer": "sgd"}),
         Case("Poisson batches", _cdp(), Client(clip=1.0, deviation=6.0, batch=5, expected=4)),
         Case("several steps", _cdp(), Client(clip=1.0, deviation=6.0, batch=2, steps=4)),
         Case("one client alone", _cdp(), noisy, clients=1),

@@ -22,7 +22,7 @@ from harness.experiment import CellSettings
 from harness.judging.capture import FACTS
 from harness.judging.evidence import LEVEL, Check, Evidence, bonferroni, level_of
 from harness.judging.federation import CapturedClients
-from harness.judging.noise_checks import GIVE_SIZE, drawn_levels, noise_alone
+from harness.judging.noise_checks import GIVE_SIZE, GIVE_STEP, batch_levels, drawn_levels, levels, noise_alone
 from harness.judging.plays import (
     HIDES,
     NEARER,
@@ -287,7 +287,7 @@ def _unlike_noise(evidence: Evidence, apart: Tensor) -> Check | None:
     """The violation where what the truth does not give (V, P) is no noise of its own in each tensor and client, as it
     is declared; None where it may be. What is in it beside the noise excuses nothing: these checks hold for any data.
     """
-    times = min((1.0, *drawn_levels(evidence)))
+    times = min((1.0, *levels(evidence)))
     found = noise_alone(Evidence(replace(evidence.captured, target=apart), evidence.settings, times))
     return None if found is None else replace(found, name=NAME, detail=f"without what the truth gives, {found.detail}")
 
@@ -303,6 +303,12 @@ def _of_known_noise(
         return replace(check, outcome="violated", detail=f"{check.detail}; {said}")
     if check.outcome == "violated" and _as_drawn(evidence, sent, left):
         said = f"{check.detail}, as a Poisson batch may have it: {GIVE_SIZE}"
+        return replace(check, outcome="cannot tell", detail=said, undecided=True)
+    if check.outcome == "violated" and left.level and any(
+        replace(left, level=left.level * times).check(sent - shrunk).outcome != "violated"
+        for times in batch_levels(evidence)
+    ):  # fmt: skip
+        said = f"{check.detail}, as noise on each batch of a step is; {GIVE_STEP}"
         return replace(check, outcome="cannot tell", detail=said, undecided=True)
     if check.outcome == "violated" and not captured.sums:
         allowed = moved_by_rounding(captured, made, SINGLE, play)
@@ -371,6 +377,8 @@ def _by_draws(
     if (quiet := without_noise(NAME, sent, captured.grain, drawn)) is not None:
         return quiet
     check = check_of_draws(NAME, sent, captured.grain, drawn, noisy)
+    if check.outcome == "violated" and batch_levels(evidence):
+        return cannot(NAME, f"{check.detail}; noise on each batch of a step may explain it: {GIVE_STEP}")
     return check if check.outcome == "holds" else _with_other(check, sent, drawn.mean)
 
 

@@ -32,7 +32,7 @@ from harness.judging.declared import Group, groups_of
 from harness.judging.evidence import ALARMS, LEVEL, Check, Evidence, among, bonferroni, pooled
 from harness.judging.explained import TOGETHER, explained, explained_in_order
 from harness.judging.federation import CapturedClients, update_reading
-from harness.judging.noise_checks import ANEW, FACTS, GIVE_SIZE, anew_among, drawn_levels, fits_facts
+from harness.judging.noise_checks import ANEW, FACTS, GIVE_SIZE, GIVE_STEP, anew_among, batch_levels, fits_facts, levels
 from harness.judging.plan import Line
 from harness.judging.stage import CapturedStage, GroupsStage, PublicSplit, SimulatedStage, public_split
 from harness.judging.without_truth import Guess, guess
@@ -550,7 +550,7 @@ def checks_of_groups(groups: Sequence[tuple[str, Group]]) -> list[Check]:
     if len(groups) == 1 or not groups[0][1].captured.record.defense:
         return checks
     evidence = [(words, Evidence(one.captured, one.cell)) for words, one in groups]
-    least = [(words, replace(one, times=min((1.0, *drawn_levels(one))))) for words, one in evidence]
+    least = [(words, replace(one, times=min((1.0, *levels(one))))) for words, one in evidence]
     shared = anew_among(least)
     return [shared if shared and check.name == ANEW and check.outcome not in ALARMS else check for check in checks]
 
@@ -667,7 +667,8 @@ def _guessed(group: Group, checks: Sequence[Check], words: str, split: PublicSpl
         )
     drawn = group.captured.sampling == "poisson" or any(GIVE_SIZE in check.detail for check in checks)
     violated = next((f"{check.name}: violated" for check in checks if check.outcome == "violated"), None)
-    doubt = _not_known(group) or _remembered(group) or (GIVE_SIZE if drawn else violated)
+    each = batch_levels(Evidence(group.captured, group.cell))
+    doubt = _not_known(group) or _remembered(group) or (GIVE_SIZE if drawn else GIVE_STEP if each else violated)
     found = []
     for cell in counted(able, "attack"):
         made = guess(group.captured, cell, split, work.data_root, work.folder, work.chunk, work.resume, work.engine)

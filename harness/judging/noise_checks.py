@@ -13,7 +13,7 @@ from functools import cache
 
 import numpy as np
 import torch
-from scipy.stats import binom, chi2, ncx2, norm
+from scipy.stats import binom, chi2, norm
 from torch import Tensor
 
 from harness.base.kinds import plural
@@ -45,7 +45,7 @@ def shape(evidence: Evidence, enough: Check) -> Check:
     """
     level, noise = evidence.level, evidence.noise
     if level is None or noise is None:
-        return Check(SHAPE, "cannot tell", UNKNOWN_LEVEL)
+        return Check(SHAPE, "cannot tell", _unknown_level(evidence))
     if noise.law != "gaussian":
         return Check(SHAPE, "cannot tell", "another law is declared")
     if enough.outcome == "violated":
@@ -187,6 +187,7 @@ def distance(matrices: Tensor, rank: int) -> Tensor:
 
 
 GIVE_SIZE = "give expected_batch_size, and in batch_size how many examples there were"
+GIVE_STEP = "if noise is added once a step, give the whole step as batch_size and leave accumulate out"
 BOUND = "norms are within the bound"
 ENOUGH = "noise is on every tensor"
 NO_MORE = "noise is no more than declared"
@@ -195,7 +196,6 @@ UNROUNDED = "noise is not rounded"
 
 #: Of a norm, by the arithmetic of a client's clipping.
 ROUNDING = 1e-3
-_EQUAL = 1e-4
 # Of the largest step of Adam, what a gradient next to 0 makes at most.
 _SHORT = 0.9
 # Of the largest step of Adam, what is next to nothing, and of which share of a tensor more is no first step of it.
@@ -209,13 +209,18 @@ _MOST_MOVED, _MOVED, _LEAST_SHARED = 12, 32_768, 64
 
 
 def noise_checks(evidence: Evidence) -> list[Check]:
-    """All checks of a clip and of noise. No batch of Poisson sampling is accused of its size, where nobody gave it."""
-    checks, low_and_high = _noise_checks(evidence), drawn_levels(evidence)
+    """All checks of a clip and of noise. No batch of Poisson sampling is accused of its size, where nobody gave it, and
+    no step of several batches of noise that is on each of them."""
+    checks, low_and_high = _noise_checks(evidence), levels(evidence)
     if not low_and_high or not evidence.level or not any(check.outcome in ALARMS for check in checks):
         return checks
     others = [_noise_checks(replace(evidence, times=times)) for times in low_and_high]
+    why = " and ".join(words for words, known in (
+        (f"the size of a Poisson batch may explain it: {GIVE_SIZE}", drawn_levels(evidence)),
+        (f"noise on each batch of a step may explain it: {GIVE_STEP}", batch_levels(evidence)),
+    ) if known)  # fmt: skip
     return [
-        Check(check.name, "cannot tell", f"{check.detail}; the size of a Poisson batch may explain it: {GIVE_SIZE}")
+        Check(check.name, "cannot tell", f"{check.detail}; {why}")
         if check.outcome in ALARMS and any(one.outcome not in ALARMS for one in same)
         else check
         for check, *same in zip(checks, *others, strict=True)
@@ -243,6 +248,20 @@ def drawn_levels(evidence: Evidence) -> tuple[float, ...]:
     return float(count / most), float(count / max(least, 1e-9))
 
 
+def batch_levels(evidence: Evidence) -> tuple[float, ...]:
+    """Return what the declared level is multiplied by at least and at most, where each of the batches that make a step
+    may have noise of its own: on a sum of k it is then the root of k times as strong, on a mean weaker by that."""
+    each = evidence.captured.record.accumulate
+    noisy = noise_of(evidence.captured, evidence.settings, within=True) is not None
+    return (each**-0.5, each**0.5) if each > 1 and noisy and evidence.defense.acts_at(Hook.CLIENT_STEP) else ()
+
+
+def levels(evidence: Evidence) -> tuple[float, ...]:
+    """Return both together: :func:`drawn_levels` and :func:`batch_levels`."""
+    known = [one for one in (drawn_levels(evidence), batch_levels(evidence)) if one]
+    return tuple(float(np.prod(ends)) for ends in zip(*known, strict=True))
+
+
 def _noise_checks(evidence: Evidence) -> list[Check]:
     names, weaker, stronger, found = no_signal(evidence)
     more = _no_more(evidence, names, stronger, found)
@@ -253,6 +272,12 @@ def _noise_checks(evidence: Evidence) -> list[Check]:
     if evidence.noise is None:  # which says it once
         return [bound, enough]
     return [bound, enough, more, shape(evidence, enough), _anew(evidence), _unrounded(evidence)]
+
+
+def _unknown_level(evidence: Evidence) -> str:
+    """Return why the noise has no one known level."""
+    within = level_of(noise_of(evidence.captured, evidence.settings, within=True))
+    return UNKNOWN_LEVEL if within is None else "steps of the optimizer hide how strong the noise in them is"
 
 
 _OF_UPDATES = "the declared defense is on updates, and gradients were captured: capture after.npz or update.npz"
@@ -280,13 +305,13 @@ def _bound(evidence: Evidence) -> Check:
     if bound is None or evidence.clipping is None:
         return Check(BOUND, "cannot tell", _not_declared(evidence, "no bound is declared, or it is not published"))
     if level is None:
-        return Check(BOUND, "cannot tell", UNKNOWN_LEVEL)
+        return Check(BOUND, "cannot tell", _unknown_level(evidence))
     norms, sizes = evidence.norms(evidence.clipping.grouping == "layer")
     rounding = evidence.rounding(evidence.sent.shape[1])[:, None]
     beyond = np.clip(norms - bound * (1 + ROUNDING) - rounding, 0, None)
-    # Examples that differ, each clipped to a bound, have a mean below it.
+    # A mean within the bound is one of clipped examples, of a clip of batches or of the update, or of no clip at all.
     together = evidence.clipping.unit != "update" and evidence.captured.trained_on > 1
-    most = norms * (1 + _EQUAL) + rounding
+    alike = f"; of {evidence.captured.trained_on} examples together, that is so too if batches are clipped, or none is"
     if not level:
         worst, held = float((norms / bound).max()), not beyond.any()
         larger = evidence.most_examples / evidence.captured.trained_on
@@ -294,9 +319,8 @@ def _bound(evidence: Evidence) -> Check:
             said = f"norms are up to {worst:.3g} times the bound {bound * evidence.unit:g}"
             return Check(BOUND, "cannot tell", f"{said}, as those of a larger Poisson batch are: {GIVE_SIZE}")
         said = f"norms are {'at most' if held else 'up to'} {worst:.3g} times the bound {bound * evidence.unit:g}"
-        if held and together and bool((most >= bound).all()):
-            said = "the norm of every client is the bound itself, as where a batch's mean gradient is clipped, and no"
-            return Check(BOUND, "cannot tell", f"{said} example's: equal examples alone have such a mean")
+        if held and together:
+            return Check(BOUND, "cannot tell", f"{said}{alike}")
         return Check(BOUND, "holds" if held else "violated", said)
     p_value = bonferroni(chi2.sf((beyond / level) ** 2, sizes))
     if p_value >= LEVEL:
@@ -304,12 +328,8 @@ def _bound(evidence: Evidence) -> Check:
         seen = bound + level * np.sqrt(chi2.isf(LEVEL / norms.size, sizes))
         if (np.sqrt(np.square(_FORGOTTEN * bound) + level**2 * sizes) < seen).any():
             return Check(BOUND, "cannot tell", f"{said}: so much noise hides whether the clip is there", p_value)
-        # How probable so small a norm is at most, were the bound itself under the noise. One coordinate alone tells it
-        # where there is next to no noise, of which the other is no number.
-        shorter = np.fmin(ncx2.cdf((most / level) ** 2, sizes, (bound / level) ** 2), norm.cdf((most - bound) / level))
-        if together and bonferroni(shorter) >= LEVEL:
-            said = f"{said}: norms may all be the bound itself, as where a batch's mean gradient is clipped, and no"
-            return Check(BOUND, "cannot tell", f"{said} example's", p_value)
+        if together:
+            return Check(BOUND, "cannot tell", f"{said}{alike}", p_value)
         return Check(BOUND, "holds", said, p_value)
     times = float((norms / np.sqrt(bound**2 + level**2 * sizes)).max())
     if (drawn := _of_drawn_batch(evidence, norms, sizes, times)) is not None:
@@ -350,9 +370,7 @@ def enough_noise(evidence: Evidence, hidden: tuple[list[str], np.ndarray, np.nda
     if evidence.noise is None:
         return Check(ENOUGH, "cannot tell", _not_declared(evidence, "no noise is declared"))
     if level is None:
-        within = level_of(noise_of(evidence.captured, evidence.settings, within=True))
-        hidden_by = UNKNOWN_LEVEL if within is None else "steps of the optimizer hide how strong the noise in them is"
-        return _in_first_step(evidence) or Check(ENOUGH, "cannot tell", hidden_by)
+        return _in_first_step(evidence) or Check(ENOUGH, "cannot tell", _unknown_level(evidence))
     norms, sizes = evidence.norms(each=True)
     rounding = np.stack([evidence.rounding(size) for size in sizes], 1)
     squares = ((norms + rounding) / level) ** 2
@@ -392,7 +410,7 @@ def _in_first_step(evidence: Evidence) -> Check | None:
     level = None if adaptive is None else level_of(noise_of(evidence.captured, evidence.settings, within=True))
     if adaptive is None or not level:
         return None
-    level *= min((1.0, *drawn_levels(evidence)))
+    level *= min((1.0, *levels(evidence)))
     grain = 2 * evidence.captured.grain.double()[:, None]
     near = float(adaptive.gradient(torch.tensor(_SHORT / adaptive.root), torch.zeros(())))
     made = [adaptive.root * (adaptive.step(one).abs() + grain) for one in evidence.tensors()]
@@ -444,7 +462,7 @@ def _anew(evidence: Evidence) -> Check:
     """
     level = evidence.level
     if level is None:
-        return Check(ANEW, "cannot tell", "it takes noise of one known level")
+        return Check(ANEW, "cannot tell", _unknown_level(evidence))
     tensors, names = [values / level for values in evidence.tensors()], evidence.layout.names
     found: list[tuple[np.ndarray, list[str]]] = []
 
@@ -581,7 +599,9 @@ def _unrounded(evidence: Evidence) -> Check:
     """
     level, noise = evidence.level, evidence.noise
     if level is None or noise is None or noise.law != "gaussian":
-        return Check(UNROUNDED, "cannot tell", "it takes Gaussian noise of one known level")
+        other = noise is not None and noise.law not in ("gaussian", "unknown")
+        why = "it takes Gaussian noise, and another law is declared" if other else _unknown_level(evidence)
+        return Check(UNROUNDED, "cannot tell", why)
     parts = [values[:, :_FEW] for values in evidence.sent.split(evidence.layout.sizes, dim=1)]
     repeats = np.array(
         [sum(len(part[row]) - len(part[row].unique()) for part in parts) for row in range(len(parts[0]))]
