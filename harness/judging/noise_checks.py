@@ -306,6 +306,8 @@ def _bound(evidence: Evidence) -> Check:
         return Check(BOUND, "cannot tell", _not_declared(evidence, "no bound is declared, or it is not published"))
     if level is None:
         return Check(BOUND, "cannot tell", _unknown_level(evidence))
+    if evidence.clipping.unit != "update" and evidence.settings.update_reading.noise_shares is None:
+        return Check(BOUND, "cannot tell", "steps of the optimizer hide how long the gradients in them are")
     norms, sizes = evidence.norms(evidence.clipping.grouping == "layer")
     rounding = evidence.rounding(evidence.sent.shape[1])[:, None]
     beyond = np.clip(norms - bound * (1 + ROUNDING) - rounding, 0, None)

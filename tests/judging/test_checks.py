@@ -31,6 +31,7 @@ from harness.judging.noise_checks import (
     ENOUGH,
     NO_MORE,
     SHAPE,
+    UNROUNDED,
     beyond_others,
     crowded,
     distance,
@@ -215,6 +216,17 @@ def test_noise_that_is_off_under_a_step_of_adam_is_seen(how: dict[str, Any], out
     case = Case("a step of Adam", declared, client, batch=4, steps=client.steps)
     (check,) = [one for one in run_case(case, tmp_path, truth=False) if one.name == ENOUGH]
     assert check.outcome == outcome and (outcome == "cannot tell" or "it is off or weaker there" in check.detail), check
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("sigma", [0.0, 1.0])
+def test_what_adam_hides_is_said_to_be_hidden_and_accuses_nobody(sigma: float, steps: int, tmp_path: Path) -> None:
+    declared = Declared(name="fed_cdp", settings={"clip": 1.0, "sigma": sigma, "clipping": "whole"})
+    client = Client(clip=1.0, deviation=sigma, batch=2, steps=steps, adam=True)
+    found = run_case(Case("Adam", declared, client, said={"optimizer": f"adam:lr={RATE}"}), tmp_path, truth=False)
+    of_noise = {BOUND, ENOUGH, SHAPE, ANEW, UNROUNDED} if sigma else {BOUND}
+    hidden = {check.name for check in found if check.detail.startswith("steps of the optimizer hide how")}
+    assert hidden == of_noise and {check.outcome for check in found} == {"cannot tell"}, found
 
 
 @pytest.mark.parametrize("actual", [0.1, 0.7])
