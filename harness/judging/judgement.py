@@ -30,9 +30,21 @@ from harness.judging.beside import WHO, Measured, measured
 from harness.judging.checks import BUFFERS, SURE, checks_of, fits_loss
 from harness.judging.declared import Group, groups_of
 from harness.judging.evidence import ALARMS, LEVEL, Check, Evidence, among, bonferroni, pooled
+from harness.judging.explained import NAME as EXPLAINED
 from harness.judging.explained import TOGETHER, explained, explained_in_order
 from harness.judging.federation import CapturedClients, update_reading
-from harness.judging.noise_checks import ANEW, FACTS, GIVE_SIZE, GIVE_STEP, anew_among, batch_levels, fits_facts, levels
+from harness.judging.noise_checks import (
+    ANEW,
+    BOUND,
+    ENOUGH,
+    FACTS,
+    GIVE_SIZE,
+    GIVE_STEP,
+    anew_among,
+    batch_levels,
+    fits_facts,
+    levels,
+)
 from harness.judging.plan import Line
 from harness.judging.stage import CapturedStage, GroupsStage, PublicSplit, SimulatedStage, public_split
 from harness.judging.without_truth import Guess, guess
@@ -572,14 +584,20 @@ def _violated(checks: Sequence[Check]) -> str | None:
 def stated(groups: Sequence[Group], checks: Sequence[Check]) -> list[Statement]:
     """Return what the declared defense states of all clients: of each view, what it states of those it protects least.
 
-    Of clients that send something else than they declare nothing is proven.
+    Of clients that send something else than they declare nothing is proven. Where neither the updates nor the truth
+    show the clip or the noise, the notes say that they are only declared.
     """
-    unseen = next(
-        (f"{one.name}: cannot tell" for one in checks if (one.name, one.outcome) == (BUFFERS, "cannot tell")), None
-    )
-    each = zip(*(_stated(group, unseen or UNCOVERED) for group in groups), strict=True)
+    bare = (f"{one.name}: cannot tell" for one in checks if (one.name, one.outcome) == (BUFFERS, "cannot tell"))
+    uncovered = next(bare, UNCOVERED)
+    each = zip(*(_stated(group, uncovered) for group in groups), strict=True)
     worst = [max(one, key=lambda of: math.inf if of.epsilon is None else of.epsilon) for one in each]
-    return what_holds(worst, uncovered=_violated(checks))
+    made = what_holds(worst, uncovered=_violated(checks))
+    found = {check.name: check.outcome for check in checks}
+    unseen = [what for name, what in ((BOUND, "clip"), (ENOUGH, "noise")) if found.get(name) == "cannot tell"]
+    if not unseen or found.get(EXPLAINED) == "holds":
+        return made
+    note = f"rests on the declared {' and '.join(unseen)}: that it is there was not seen in what clients sent"
+    return [one if one.guarantee == "none" else replace(one, notes=f"{note}; {one.notes}") for one in made]
 
 
 def _stated(group: Group, uncovered: str) -> list[Statement]:

@@ -751,6 +751,24 @@ def test_all_files_state_the_same_of_clients_whose_noise_is_their_own(
         assert server["epsilon"] == pytest.approx(gaussian_epsilon(10 * 3**0.5 / 6, 1e-5))
 
 
+@pytest.mark.parametrize(
+    ("truth", "adam", "unseen"), [(True, False, None), (False, False, "clip"), (False, True, "clip and noise")]
+)
+def test_a_statement_on_what_was_not_seen_says_so(
+    truth: bool, adam: bool, unseen: str | None, federation: Federation, judge: Any
+) -> None:
+    """Noise is seen in what SGD sends, and the clip behind it is not without the truth; steps of Adam hide both."""
+    folders = federation(2, truth=truth, declared=CDP, clip=1.0, deviation=6.0, batch=2, adam=adam)
+    for folder in folders:
+        edit(folder, **({"optimizer": {"name": "Adam", "lr": 0.05}} if adam else {}))
+    asked = ("--attack", "analytic") if truth else ("--checks-only",)
+    _, document, _ = judge(folders, *asked)
+    stated = [one for one in document["privacy"] if one["guarantee"] != "none"]
+    said = f"rests on the declared {unseen}: that it is there was not seen"
+    assert stated and all(one["notes"].startswith(said if unseen else "") for one in stated), stated
+    assert unseen or not any("rests on the declared" in one["notes"] for one in stated)
+
+
 @pytest.mark.slow
 def test_who_learns_from_public_data_judges_too(federation: Federation, judge: Any) -> None:
     _, document, _ = judge(federation(2), "--prior", "digits", "--attack", "learned")
