@@ -758,7 +758,7 @@ def test_a_statement_on_what_was_not_seen_says_so(
     truth: bool, adam: bool, unseen: str | None, federation: Federation, judge: Any
 ) -> None:
     """Noise is seen in what SGD sends, and the clip behind it is not without the truth; steps of Adam hide both."""
-    folders = federation(2, truth=truth, declared=CDP, clip=1.0, deviation=6.0, batch=2, adam=adam)
+    folders = federation(2, truth=truth, declared=CDP, clip=1.0, deviation=6.0, adam=adam)
     for folder in folders:
         edit(folder, **({"optimizer": {"name": "Adam", "lr": 0.05}} if adam else {}))
     asked = ("--attack", "analytic") if truth else ("--checks-only",)
