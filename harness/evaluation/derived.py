@@ -1,9 +1,10 @@
 """Results derived again wherever somebody else may have touched the files: from victims, controls and settings.
 
 The victims of a cell say its errors, successes, ranks and how each ended, and these its verdict. Its settings, which
-its key is a digest of, say what is promised for it. p-values, an attack's own measures, seconds and what compares a
-tampering server need the data or the machine, and stay as they are written; a p-value is held against ranks that are
-far from what it allows.
+its key is a digest of, say what is promised for it. So do p-values of inferred labels, and what Gaussian noise of the
+written strength allows. p-values against look-alikes, an attack's own measures, seconds and what compares a tampering
+server need the data or the machine, and stay as they are written; a p-value is held against ranks that are far from
+what it allows.
 """
 
 import itertools
@@ -37,6 +38,8 @@ from harness.evaluation.scores import Scores
 from harness.experiment import AS_CAPTURED, CellSettings, is_of_project
 from harness.models import RowModel
 from harness.models.batch_norm import UNCOVERED
+from harness.privacy import GaussianLimit
+from harness.privacy.contradictions import lineup_p_value
 from harness.results import (
     CellResult,
     Control,
@@ -53,12 +56,20 @@ from harness.results import (
 )
 from harness.results.record import BLIND, Ceiling, Facts, Summary
 from harness.results.schema import SuccessRule
-from harness.scoring import METRICS, Ranking, label_accuracy, success_table
+from harness.scoring import METRICS, Ranking, label_accuracy, label_summary, success_table
 from harness.scoring.harms import is_accurate, is_of_rows
 from harness.scoring.images import groups_of, repeats_of
 from harness.scoring.strongest import NONE_TRIED
 from harness.scoring.summarise import settles, summarise
-from harness.scoring.verdict import LEAK_P, Verdict, fault_of, judge, judge_identity, within_networks
+from harness.scoring.verdict import (
+    LEAK_P,
+    NEGATIVE_CONTROL_P,
+    Verdict,
+    fault_of,
+    judge,
+    judge_identity,
+    within_networks,
+)
 
 # Shares of a number by which two may differ: where sums are added up in another order, and where another version of a
 # library accounts for an epsilon.
@@ -74,6 +85,11 @@ _KIND = re.compile(f"(no ({'|'.join(kind.one for kind in EVERY)}) came back|{NON
 _OF_ONE = " of 1 attacks:"
 # So much of a text is shown.
 _LONGEST = 80
+# A p-value by so many permutations, and by how many of its standard errors other ones may have it.
+_PERMUTATIONS, _PERMUTED = 9_999, 8
+_GAUSSIAN = "Gaussian noise, mu = "
+_TWO_DIGITS = 0.06
+_SHOWN = re.compile(r"lineup p = ((?:none|[\d.e+-]+)(?:, (?:none|[\d.e+-]+))*)$")
 _ENDS = {"diverged": "diverged", "hopeless": "hopeless"}
 # What the settings do not say alone: how many examples are public, and whether a network has running statistics.
 _SEEN = {"prior", "batch_norm"}
@@ -150,7 +166,7 @@ def by_victims(cell: CellResult, victims: Sequence[VictimRecord]) -> CellResult:
     scores = scores_of(cell, victims)
     found = _verdict(cell, scores)
     return cell.model_copy(
-        update=_of_victims(cell, scores) | {"verdict": found.verdict, "verdict_reason": found.reason}
+        update=_of_victims(cell, scores, victims) | {"verdict": found.verdict, "verdict_reason": found.reason}
     )
 
 
@@ -181,7 +197,9 @@ def _of_cell(
     scores = scores_of(cell, victims) if possible else None
     verdict = _verdict(cell, scores) if scores else Verdict("inconclusive", "not applicable")
     if version == __version__:
-        problems = itertools.chain(_contradictions(cell, scores, file, known), _of_records(cell, scores, victims))
+        problems = itertools.chain(
+            _contradictions(cell, scores, victims, file, known), _of_records(cell, scores, victims)
+        )
         problem = next(problems, None)
         if problem is not None:
             return Finding("differs", f"{who} was changed: {problem}")
@@ -266,14 +284,15 @@ def _of_records(
 
 
 def _contradictions(
-    cell: CellResult, scores: Scores | IdentityScores | None, file: StoredCell | None, known: Mapping[str, CellResult]
-) -> Iterator[str]:
+    cell: CellResult, scores: Scores | IdentityScores | None, victims: Sequence[VictimRecord],
+    file: StoredCell | None, known: Mapping[str, CellResult],
+) -> Iterator[str]:  # fmt: skip
     """Fields of a cell that are not what its victims, the cells of its controls, its settings and its file say."""
     settings = file and file.settings
     if scores is None:
         yield from _differences(cell, _NOTHING | {"outcomes": Outcomes(not_applicable=cell.victims)}, "as impossible")
     else:
-        yield from _differences(cell, _of_victims(cell, scores), "by its victims", _of_draws(settings))
+        yield from _differences(cell, _of_victims(cell, scores, victims), "by its victims", _of_draws(settings))
         if scores.groups is None:  # those of victims who hold the same image are not independent
             yield from _of_ranks(cell, scores.ranking)
         yield from _differences(cell, {"controls": _of_controls(cell, scores, known)}, "by the cells of its controls")
@@ -380,20 +399,29 @@ def scores_of(cell: CellResult, victims: Sequence[VictimRecord]) -> Scores | Ide
         success = success_table(metrics)
     ends = [one["outcome"] for one in held[:: shape[1]]]
     return Scores(
-        metrics, {}, success, ranking, None, _labels(cell, held, shape), values("inferred_label"),
+        metrics, {}, success, ranking, None, _labels(cell, held, shape, groups), values("inferred_label"),
         [_ENDS.get(one, "cap") for one in ends], metrics["steps_taken"], metrics["gradient_evaluations"], each("loss"),
         each("initial_loss"), torch.empty(0), cell.victims, clusters, doubt, groups,
         repeats_of(indices.astype(np.int64)) if known else None,
     )  # fmt: skip
 
 
-def _labels(cell: CellResult, held: Sequence[Mapping[str, Any]], shape: tuple[int, int]) -> LabelInference:
-    """Those of a cell with the accuracy that its records say; of pooled rounds they do not say it."""
+def _labels(
+    cell: CellResult, held: Sequence[Mapping[str, Any]], shape: tuple[int, int], groups: NDArray[np.int64] | None
+) -> LabelInference:  # fmt: skip
+    """Those of a cell with the accuracy and the p-value that its records say; of pooled rounds they do not say it."""
     found = [(one.get("inferred_label"), one.get("label")) for one in held]
     if cell.label.accuracy is None or cell.options.get("same_data") == "client" or any(None in pair for pair in found):
         return cell.label
     inferred, truth = torch.tensor(found, dtype=torch.long).T.reshape(2, *shape)
-    return cell.label.model_copy(update={"accuracy": float(label_accuracy(inferred, truth).mean())})
+    again: dict[str, Any] = {"accuracy": float(label_accuracy(inferred, truth).mean())}
+    if cell.label.p_value is not None:
+        again["p_value"] = label_summary(inferred, truth, truth, cell.seeds[0], groups=groups).p_value
+        # Another version of numpy may draw other permutations.
+        width = _PERMUTED * math.sqrt(again["p_value"] * (1 - again["p_value"]) + _PERMUTED / _PERMUTATIONS)
+        if abs(again["p_value"] - cell.label.p_value) <= width / math.sqrt(_PERMUTATIONS):
+            del again["p_value"]
+    return cell.label.model_copy(update=again)
 
 
 def _verdict(cell: CellResult, scores: Scores | IdentityScores) -> Verdict:
@@ -419,7 +447,7 @@ def _following(cell: CellResult, metrics: Mapping[str, NDArray[np.float64]]) -> 
     return found
 
 
-def _of_victims(cell: CellResult, scores: Scores | IdentityScores) -> dict[str, Any]:
+def _of_victims(cell: CellResult, scores: Scores | IdentityScores, victims: Sequence[VictimRecord]) -> dict[str, Any]:
     """Every field of a cell that its victims say; what they do not say of it is the cell's."""
     claims = {"confirmed": 0, "identified": None} | scores.claims()
     del claims["warnings"]
@@ -429,9 +457,13 @@ def _of_victims(cell: CellResult, scores: Scores | IdentityScores) -> dict[str, 
         claims[name] = said | known
     for name in ("lineup", "label"):
         claims[name] = claims[name].model_copy(update={"reason": getattr(cell, name).reason})
-    return claims | {"bound": cell.bound and cell.bound.model_copy(update={"events": [
-        one.model_copy(update=_of_event(one, scores, claims["asr"])) for one in cell.bound.events
-    ]})}  # fmt: skip
+    if cell.bound is None:
+        return claims
+    mu = cell.bound.mu
+    limit = GaussianLimit(mu) if mu is not None and (cell.bound.theorem or "").startswith(_GAUSSIAN) else None
+    events = [one.model_copy(update=_of_event(one, scores, claims["asr"], limit, victims)) for one in cell.bound.events]
+    title = {} if limit is None else {"theorem": limit.title}
+    return claims | {"bound": cell.bound.model_copy(update={"events": events} | title)}
 
 
 def _is_missing(said: Summary | Rate, found: Summary | Rate) -> bool:
@@ -439,19 +471,31 @@ def _is_missing(said: Summary | Rate, found: Summary | Rate) -> bool:
     return all((one.mean if isinstance(one, Summary) else one.rate) is None for one in (said, found))
 
 
-def _of_event(event: Ceiling, scores: Scores | IdentityScores, asr: Mapping[str, Rate]) -> dict[str, Any]:
-    sizes = scores.ranking.sizes[scores.ranking.sizes > 1]
+def _of_event(
+    event: Ceiling, scores: Scores | IdentityScores, asr: Mapping[str, Rate], limit: GaussianLimit | None,
+    victims: Sequence[VictimRecord],
+) -> dict[str, Any]:  # fmt: skip
+    """What victims say of an event, and what Gaussian noise lets it be at most; of other laws that is as written."""
+    sizes, kappa = scores.ranking.sizes[scores.ranking.sizes > 1], event.kappa
     if event.event == "strict image" or not len(sizes):
-        return {"measured": asr["strict"] if event.event == "strict image" else Rate()}
-    blind = event.kappa and float((1 / sizes).mean())  # who knows examples beforehand has none
-    return {"measured": scores.lineups, "kappa": blind}
+        found: dict[str, Any] = {"measured": asr["strict"] if event.event == "strict image" else Rate()}
+    else:
+        kappa = event.kappa and float((1 / sizes).mean())  # who knows examples beforehand has none
+        found = {"measured": scores.lineups, "kappa": kappa}
+        labels = np.array([[-1 if one.label is None else one.label] for one in victims])
+        if limit is not None and kappa is not None and scores.groups is None and scores.ranking.sizes.shape[1] == 1:
+            found["p_value"] = lineup_p_value(scores.ranking.first, scores.ranking.sizes, labels, limit)
+    if limit is not None and kappa is not None and 0 <= kappa <= 1:
+        found["ceiling"] = limit.ceiling(kappa)
+    ceiling = found.get("ceiling", event.ceiling)
+    return found | {"says_little": ceiling is not None and ceiling > 0.5}
 
 
 def _of_draws(settings: Facts | None) -> tuple[str, ...]:
     """Return what depends on which victims are independent, where records do not say that: captures of one client are
     not."""
     unsaid = settings is None or settings.get("weights") == AS_CAPTURED
-    return ("ci95", "beyond_chance") if unsaid else ()
+    return ("ci95", "beyond_chance", "p_value") if unsaid else ()
 
 
 def _of_ranks(cell: CellResult, ranking: Ranking) -> Iterator[str]:
@@ -463,7 +507,8 @@ def _of_ranks(cell: CellResult, ranking: Ranking) -> Iterator[str]:
     error = float(np.sqrt(((sizes + 1) / (12 * (sizes - 1))).sum())) / len(ranks)
     mean = ((ranks - 1) / (sizes - 1)).mean()
     chance = min(stats.norm.cdf((mean - 0.5) / error), stats.poisson.sf((ranks == 1).sum() - 1, (1 / sizes).sum()))
-    if chance < _FAR and (cell.tested_p is None or cell.tested_p >= LEAK_P):
+    forged = not (ranks == 1).any() and mean >= 0.5 and cell.tested_p is not None and cell.tested_p < LEAK_P
+    if forged or (chance < _FAR and (cell.tested_p is None or cell.tested_p >= LEAK_P)):
         yield f"p_value is {cell.tested_p}, which the ranks of its victims cannot have"
 
 
@@ -479,6 +524,11 @@ def _of_controls(cell: CellResult, scores: Scores | IdentityScores, known: Mappi
 def _of_control(check: Control, scores: Scores | IdentityScores, made: Sequence[CellResult]) -> Control:
     if check.kind == "positive" and check.is_own:
         return check.model_copy(update={"held": scores.succeeds or scores.brings_back})
+    if check.name == "swap" and (shown := _SHOWN.match(check.detail)):
+        p_values = [None if one == "none" else float(one) for one in shown[1].split(", ")]
+        if any(one is not None and abs(one / NEGATIVE_CONTROL_P - 1) < _TWO_DIGITS for one in p_values):
+            return check  # which side of it the whole number is on was not kept
+        return check.model_copy(update={"held": judge_negative(check.name, p_values).held})
     if not made or len(made) < len(check.cells):
         return check
     if check.kind == "positive":

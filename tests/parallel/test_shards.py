@@ -146,7 +146,28 @@ def make_a_cell_twice(first: Path, second: Path) -> None:
     (second / "cells" / path.name).write_text(json.dumps(cell))
 
 
+def edit_a_cell(change: Callable[[Any], object]) -> Callable[[Path, Path], None]:
+    """Its own file, victims beside it, of a defense with noise."""
+
+    def edited(first: Path, second: Path) -> None:
+        for path in (path for place in (first, second) for path in (place / "cells").iterdir()):
+            cell = json.loads(path.read_text())
+            if cell["cell"]["defense"] == "fed_cdp" and cell["cell"]["role"] == "cell":
+                change(cell["cell"])
+                path.write_text(json.dumps(cell))
+
+    return edited
+
+
+def swap_fails(cell: Any) -> None:
+    next(one for one in cell["controls"] if one["name"] == "swap")["held"] = False
+
+
 FAULTS = {
+    "a ceiling edited": (edit_a_cell(lambda cell: cell["bound"]["events"][0].update(ceiling=0.9)), "was changed"),
+    "its p-value edited": (edit_a_cell(lambda cell: cell["bound"]["events"][0].update(p_value=1e-9)), "was changed"),
+    "label inference edited": (edit_a_cell(lambda cell: cell["label"].update(p_value=0.01)), "was changed"),
+    "a control edited": (edit_a_cell(swap_fails), "was changed: controls"),
     "a shard missing": (lose_a_shard, "shard 2/2 is missing; make it with: harness evaluate"),
     "a cell damaged": (lose_a_cell, "shard 2/2 lacks 1 of its"),
     "a control lost": (lose_a_control, "control"),
