@@ -241,7 +241,7 @@ def _of_row(
     if _OF_ONE in row.verdict_reason:
         row = row.model_copy(update={"verdict_reason": row.verdict_reason.replace(_OF_ONE, ":")})
     written, again = (one.model_dump(mode="json") for one in (row, today))
-    for place, said, follows in _differing_in(written, again, ""):
+    for place, said, follows in differing_in(written, again, ""):
         return Finding("differs", f"the row of {who} was changed: {_told(place, said, 'by its attacks', follows)}")
     return None
 
@@ -321,18 +321,19 @@ def _differences(
     """
     again = CellResult.model_validate(dict(cell) | dict(fields))
     said, found = (one.model_dump(mode="json", include=set(fields)) for one in (cell, again))
-    for place, written, follows in _differing_in(said, found, "", within):
+    for place, written, follows in differing_in(said, found, "", within):
         if place.rpartition(".")[2] not in but:
             yield _told(place, written, source, follows)
 
 
-def _differing_in(said: Any, found: Any, place: str, within: float = _ROUNDING) -> Iterator[tuple[str, Any, Any]]:
+def differing_in(said: Any, found: Any, place: str, within: float = _ROUNDING) -> Iterator[tuple[str, Any, Any]]:
+    """Yield where two JSON documents differ by more than rounding, and what each says; words and counts are equal."""
     if isinstance(said, dict) and isinstance(found, dict):
         for name in dict.fromkeys([*said, *found]):
-            yield from _differing_in(said.get(name), found.get(name), f"{place}.{name}" if place else name, within)
+            yield from differing_in(said.get(name), found.get(name), f"{place}.{name}" if place else name, within)
     elif isinstance(said, list) and isinstance(found, list) and len(said) == len(found):
         for number, (one, other) in enumerate(zip(said, found, strict=True)):
-            yield from _differing_in(one, other, f"{place}[{number}]", within)
+            yield from differing_in(one, other, f"{place}[{number}]", within)
     elif not _is_as_good_as(said, found, within):
         yield place, said, found
 

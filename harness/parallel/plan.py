@@ -3,11 +3,13 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
 from harness.base.errors import UsageError
 from harness.base.progress import within
+from harness.evaluation.derived import differing_in
 from harness.evaluation.run import Run, document_of, require_derived, with_controls
 from harness.experiment import CellSettings
 from harness.parallel.units import Job, Shard, units_of
@@ -186,10 +188,14 @@ def _controls_of(asked: Sequence[StoredCell], runs: Sequence[RunFolder]) -> dict
 
 
 def _find(key: str, runs: Sequence[RunFolder]) -> StoredCell | None:
-    """The cell of this key, or None. Raises UsageError where two folders have it with other numbers."""
+    """The cell of this key, of the first folder that has it, or None. Last digits may differ, as of another machine.
+
+    Raises:
+        UsageError: two folders have it with other numbers, or another verdict.
+    """
     found = [(run.path, one) for run in runs if (one := run.find_cell(key)) is not None]
     for path, other in found[1:]:
-        if _numbers(other) != _numbers(found[0][1]):
+        if next(differing_in(_numbers(found[0][1]), _numbers(other), ""), None) is not None:
             raise UsageError(
                 f"{other.cell.attack} against {other.cell.defense} at {other.cell.tap} on {other.cell.dataset} (cell "
                 f"{key}) has other numbers in {str(path)!r} than in {str(found[0][0])!r}; leave one of them out"
@@ -197,9 +203,9 @@ def _find(key: str, runs: Sequence[RunFolder]) -> StoredCell | None:
     return found[0][1] if found else None
 
 
-def _numbers(stored: StoredCell) -> str:
+def _numbers(stored: StoredCell) -> dict[str, Any]:
     """Return all that a cell's file says, but how long it took."""
-    return stored.model_copy(update={"cell": stored.cell.model_copy(update={"seconds": None})}).model_dump_json()
+    return stored.model_copy(update={"cell": stored.cell.model_copy(update={"seconds": None})}).model_dump(mode="json")
 
 
 def _copy_picture(stored: StoredCell, runs: Sequence[RunFolder], target: RunFolder) -> None:
