@@ -348,7 +348,7 @@ def captured(
 
     Read from the training, unless they are given: optimizer, learning rates as used, steps really taken, batch size,
     number of examples, passes, frozen parameters, image shape, classes, and a network whose class takes no arguments.
-    With a ``learning_rate`` all are given, and nothing is read but what is frozen. Of a network that takes token
+    With a ``learning_rate`` and no optimizer object all are given, and nothing is read but what is frozen. Of a network that takes token
     numbers (B, T), ``vocabulary`` and ``places`` are given, and where it has a tokenizer the path of its tokenizer.json
     as ``tokenizer``.
 
@@ -410,7 +410,7 @@ def _require_possible(network: nn.Module, optimizer: object, scheduler: Any, giv
             raise UsageError("the scheduler is of another optimizer; give the one whose learning rate it sets")
         if getattr(scheduler, "cycle_momentum", False):
             raise UsageError("the scheduler changes more than the learning rate; give it cycle_momentum=False")
-    require_facts(known | dict(given))
+    require_facts(known | dict(given), by_hand=is_by_hand(given) and not isinstance(optimizer, Optimizer))
 
 
 def of_their_kind(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -424,14 +424,17 @@ def is_by_hand(given: Mapping[str, Any]) -> bool:
     return "learning_rate" in given
 
 
-def require_facts(given: Mapping[str, Any]) -> None:
+def require_facts(given: Mapping[str, Any], by_hand: bool | None = None) -> None:
     """Check whether these facts can be of a capture whose other facts are read while the network trains.
+
+    Args:
+        by_hand: whether they are all; by default where a learning rate is among them.
 
     Raises:
         UsageError, ValidationError: one is unknown or out of range.
     """
     given = of_their_kind(_with_tokenizer(given)[0])
-    if is_by_hand(given):
+    if is_by_hand(given) if by_hand is None else by_hand:
         CaptureRecord(**given)
         return
     known: dict[str, Any] = {"model": "read"} | {name: one for name, one in given.items() if name not in _OF_STEPS}

@@ -111,12 +111,15 @@ def train(network: nn.Module, optimizer: Optimizer, loader: Any, epochs: int = 1
         (lambda weights: RMSprop([{"params": [one]} for one in weights], 0.1, alpha=0.9), "rmsprop:alpha=0.9"),
     ],
 )
-@pytest.mark.parametrize("given", [True, False])
-def test_all_is_read_from_the_objects(tmp_path: Path, build: Build, text: str, given: bool) -> None:
-    """Also of an optimizer that is built after the capture began, and of a loader that nobody names."""
+@pytest.mark.parametrize(("given", "facts"), [(True, {}), (False, {}), (True, {"learning_rate": 0.1})])
+def test_all_is_read_from_the_objects(
+    tmp_path: Path, build: Build, text: str, given: bool, facts: dict[str, float]
+) -> None:
+    """Also of an optimizer that is built after the capture began, of a loader that nobody names, and of an optimizer
+    beside a learning rate."""
     network, loader = client(shuffle=True)
     optimizer = build(network.parameters()) if given else None
-    with captured(network, tmp_path, optimizer, loader=loader if given else None, strict=True):
+    with captured(network, tmp_path, optimizer, loader=loader if given else None, strict=True, **facts):
         train(network, optimizer or build(network.parameters()), loader, epochs=2)
     made = read_capture(tmp_path).record
     assert (made.optimizer, round(made.learning_rate, 6), made.model) == (text, 0.1, MODEL)
