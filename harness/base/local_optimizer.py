@@ -4,6 +4,7 @@ And how an update that it made is read: plain SGD, momentum and weight decay sen
 gradients, and part of the weights they began with. Adam, AdamW, RMSprop and clipped gradients send no such sum.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -46,6 +47,8 @@ _MOST_STEPS = 250_000
 _PULL = 4.0
 # Shares of steps differ by less where they differ by rounding.
 _SAME = 1e-12
+# Of a learning rate, by single precision.
+_SINGLE = 1e-7
 # What clip_grad_norm_ adds to the norm.
 _CLIPPED = 1e-6
 
@@ -372,10 +375,12 @@ def settle_rate(given: Mapping[str, Any]) -> dict[str, Any]:
     optimizer, rate = with_rate(given["optimizer"])
     if rate is None:
         return {**given, "optimizer": optimizer.text}
-    if given.get("learning_rate", rate) != rate:
+    own = given.get("learning_rate", rate)
+    # torch may keep it in single precision.
+    if own != rate and not (isinstance(own, int | float) and math.isclose(own, rate, rel_tol=_SINGLE)):
         which = "schedule begins with" if optimizer.schedule else "lr is"
-        raise UsageError(f"the optimizer's {which} {rate:g}, learning_rate {given['learning_rate']}; give one")
-    return {**given, "optimizer": optimizer.text, "learning_rate": rate}
+        raise UsageError(f"the optimizer's {which} {rate:g}, learning_rate {own}; give one")
+    return {**given, "optimizer": optimizer.text, "learning_rate": own}
 
 
 def facts_of_text(text: str) -> dict[str, Any]:

@@ -348,9 +348,9 @@ def captured(
 
     Read from the training, unless they are given: optimizer, learning rates as used, steps really taken, batch size,
     number of examples, passes, frozen parameters, image shape, classes, and a network whose class takes no arguments.
-    With a ``learning_rate`` and no optimizer object all are given, and nothing is read but what is frozen. Of a network that takes token
-    numbers (B, T), ``vocabulary`` and ``places`` are given, and where it has a tokenizer the path of its tokenizer.json
-    as ``tokenizer``.
+    With a ``learning_rate`` and no optimizer object all are given, and nothing is read but what is frozen. Of a network
+    that takes token numbers (B, T), ``vocabulary`` and ``places`` are given, and where it has a tokenizer the path of
+    its tokenizer.json as ``tokenizer``.
 
     Args:
         folder: of this client and round alone.

@@ -256,9 +256,10 @@ def half_of(captures: Sequence[Capture], module: nn.Module) -> str | None:
 def _fitted(arrays: StoredArrays, own: str, like: Tensor) -> Tensor:
     found = arrays[own]
     if like.is_floating_point() and found.dtype.kind != "f":
+        bits = ", or bits of bfloat16: those as float32" if found.dtype == np.uint16 else ""
         raise UsageError(
             f"{str(arrays.path)!r}: {quoted(own)} holds {found.dtype}, codes of a quantiser and no values; capture "
-            "what the server makes of them: codes times their scale, as floats"
+            f"what the server makes of them: codes times their scale, as floats{bits}"
         )
     # Files may hold another machine's order of bytes, which torch does not know.
     fitted = torch.from_numpy(np.array(found, dtype=found.dtype.newbyteorder("="))).to(like.dtype)

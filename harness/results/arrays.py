@@ -174,6 +174,8 @@ def _stretch(start: int, dtype: np.dtype, shape: Shape, halved: bool) -> Callabl
 def _require_numbers(name: str, dtype: np.dtype) -> None:
     if dtype.kind == "c":
         raise Damaged(f"{quoted(name)} holds {dtype}, no numbers that are read; {REAL}")
+    if dtype == np.dtype("V2"):
+        raise Damaged(f"{quoted(name)} holds {dtype}, which bfloat16 becomes in .npz: turn it into float32 first")
     if dtype.kind not in "fiub":
         raise Damaged(f"{quoted(name)} holds {dtype}, no numbers")
 

@@ -77,6 +77,7 @@ DAMAGED: dict[str, tuple[str, bytes, str]] = {
     "what torch.save wrote": ("a.npz", saved(), "may run code; where you trust it, convert it"),
     "an array of objects": ("a.npz", packed({"x.npy": npy(np.array([Runs()]))}), "pickled objects"),
     "text": ("a.npz", packed({"x.npy": npy(np.array(["a"]))}), "no numbers"),
+    "bfloat16": ("a.npz", packed({"x.npy": npy(np.ones(2, "V2"))}), "becomes in .npz: turn it into float32 first"),
     "complex": ("a.npz", packed({"x.npy": npy(np.array([1j]))}), "no numbers"),
     "empty file": ("a.npz", b"", "damaged"),
     "cut off": ("a.npz", packed({"x.npy": F4})[:-30], "damaged"),

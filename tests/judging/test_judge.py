@@ -591,6 +591,10 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "an empty prior": (lambda folder: None, ("--prior", ""), "harness: "),
     "no attack": (lambda folder: None, ("--attack", ","), "--attack is empty; give it a value or leave it out"),
     "codes": (lambda folder: rewrite(folder, lambda array: (9 * array).astype(np.int8)), (), "codes times their scale"),
+    "bits of bfloat16": (
+        lambda folder: rewrite(folder, lambda array: (np.float32(array).view("u4") >> 16).astype("u2")), (),
+        "or bits of bfloat16: those as float32",
+    ),
     "codes as floats": (
         lambda folder: rewrite_all(folder, lambda array: np.round(99 * array)), (), "whole numbers only",
     ),
