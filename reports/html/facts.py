@@ -83,8 +83,14 @@ def _local(place: Examined) -> Sentence:
     row, of = place.place.summary, place.files
     # An option that the row does not name is at its default.
     named = ("options", "optimizer") if "optimizer" in row.options else ()
+    # Rows lack the learning rate, and the cells' own files have it, where they are at hand.
+    asked = ((cell, place.place.run.settings.get(cell.key or "", {})) for cell in place.place.cells)
+    rate = next((
+        {"rate": plain(own["learning_rate"], of.own(cell, "settings", "learning_rate"))}
+        for cell, own in asked if own.get("learning_rate") is not None
+    ), {})  # fmt: skip
     return sentence(
-        "{steps} of {records}, optimizer {optimizer}",
+        "{steps} of {records}, optimizer {optimizer}" + (", learning rate {rate}" if rate else ""), **rate,
         optimizer=plain(row.settings.get("optimizer", "sgd"), of.row(row, *named)),
         steps=Field(wording.plural(row.local_steps, "local step"), of.row(row, "local_steps")),
         records=Field(wording.plural(row.batch_size, "record"), of.row(row, "batch_size")),

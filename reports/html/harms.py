@@ -116,6 +116,10 @@ class Files:
         """A place in a cell."""
         return self.result("cells", next(at for at, one in enumerate(self.run.cells) if one is cell), *names)
 
+    def own(self, cell: CellResult, *names: object) -> str:
+        """A place in a cell's own file."""
+        return self._at(f"cells/{cell.key}.json", names)
+
     def victims(self, cell: CellResult) -> str:
         """The lines of a cell in ``victims.jsonl``, by its key."""
         return f"run{self.number}/victims.jsonl#{cell.key}"

@@ -54,7 +54,7 @@ def resolve(source: str, runs: list[Path], claims: object) -> object:
         lines = (runs[int(file[3]) - 1] / "victims.jsonl").read_text().splitlines()
         return next(line for line in lines if json.loads(line)["cell"] == pointer)
     value: Any = (
-        claims if file == "claims.json" else json.loads((runs[int(file[3]) - 1] / file.split("/")[1]).read_text())
+        claims if file == "claims.json" else json.loads((runs[int(file[3]) - 1] / file.split("/", 1)[1]).read_text())
     )
     for name in pointer.split("/")[1:]:
         name = name.replace("~1", "/").replace("~0", "~")
@@ -350,6 +350,16 @@ def test_several_systems_stand_side_by_side_where_it_is_asked_for(
     said = outline_of(assure(tmp_path, *apart, "--mixed")).text
     assert "mnist-sample lenet fed_cdp, everywhere: 57 of 60" in said
     assert "mnist-sample lenet fed_sdp, everywhere: 0 of 60" in said
+
+
+def test_a_learning_rate_that_was_asked_for_is_told(tmp_path: Path, outline_of: OutlineOf) -> None:
+    folder = tmp_path / "run"
+    asked = "--dataset digits --model logistic --defense fed_cdp --attack analytic --surface 2 --victims 2"
+    assert run(f"evaluate {asked} --learning-rate 0.07 --no-pictures --out {folder}".split()) == 0
+    page = assure(tmp_path, folder)
+    assert "1 local step of 1 record, optimizer sgd, learning rate 0.07" in outline_of(page).text
+    sources = [one for sources, _ in _SPAN.findall(page) for one in sources.split(" ") if "learning_rate" in one]
+    assert {resolve(one, [folder], {}) for one in sources} == {0.07}
 
 
 def test_places_of_other_settings_are_told_apart_and_one_is_no_plural(
