@@ -83,7 +83,8 @@ def strength(place: Decided) -> tuple[bool, bool, int]:
 
 
 def tried(places: Sequence[Decided]) -> str:
-    """Return how many attacks were tried at all, and what the strongest of their attackers know."""
+    """Return how many attacks were tried at all, what the strongest of their attackers know, and which of them no
+    headline counts where it counts who was withstood."""
     ran = [one for place in places for one in place.cells if one.not_applicable_reason is None]
     names = list(dict.fromkeys(text.safe(cell.attack, 40) for cell in ran))
     if not names:
@@ -95,7 +96,12 @@ def tried(places: Sequence[Decided]) -> str:
         who = f"its attacker {'knows' if informed else 'does not know'} {known}"
     else:
         who = f"among them attackers who know {known}" if informed else f"none of the attackers knows {known}"
-    return f"{wording.plural(len(names), 'attack')} tried ({listed}): {who}."
+    said = f"{wording.plural(len(names), 'attack')} tried ({listed}): {who}."
+    held = [place for place in places if place.kind == "resilient"]
+    withstood = {text.safe(one.attack, 40) for place in held for one in _withstood(place)}
+    there = {text.safe(cell.attack, 40) for place in held for cell in place.cells if cell.not_applicable_reason is None}
+    others = [name for name in names if name in there - withstood]
+    return said + (f" Not counted as withstood, as unfit or undecided: {wording.join(others)}." if others else "")
 
 
 def _withstood(place: Decided) -> list[AttackStanding]:

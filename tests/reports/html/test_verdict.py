@@ -50,12 +50,14 @@ STATES: dict[str, tuple[list[dict[str, Any]], str, str, str]] = {
     "an attacker who could not tell was not withstood": (
         [HELD, HELD | INFORMED, HELD | INFORMED | TELLS], "resilient",
         "fed_cdp withstood 2 attacks, among them attackers who know the noise.",
-        "3 attacks tried (cpl, map and identify): among them attackers who know the defense and its noise.",
+        "3 attacks tried (cpl, map and identify): among them attackers who know the defense and its noise. Not counted "
+        "as withstood, as unfit or undecided: identify.",
     ),
     "nor was one that was unfit": (
         [HELD, HELD | INFORMED | UNFIT], "resilient",
         "fed_cdp withstood only attackers who do not know the noise (1 attack).",
-        "2 attacks tried (cpl and map): among them attackers who know the defense and its noise.",
+        "2 attacks tried (cpl and map): among them attackers who know the defense and its noise. Not counted as "
+        "withstood, as unfit or undecided: map.",
     ),
     "nobody was fit": (
         [HELD | UNFIT], "inconclusive",
