@@ -90,7 +90,7 @@ def test_an_overfitted_model_tells_its_members(judge: Any, tmp_path: Path) -> No
 def test_without_their_influence_members_are_not_told(tmp_path: Path) -> None:
     """In 20 of 20 trainings on others' data, by an interval that holds for all 20 together at 95%; alone it would miss
     one in 20."""
-    wide, found = float(norm.isf(0.025 / 20) / norm.isf(0.025)), []
+    wide, found, rejected = float(norm.isf(0.025 / 20) / norm.isf(0.025)), [], []
     for seed in range(20):
         members, others, trained_on = data(seed, 120, 120, 120)
         sides = read_sides(*save(tmp_path, members=members, others=others))
@@ -103,6 +103,9 @@ def test_without_their_influence_members_are_not_told(tmp_path: Path) -> None:
             low, high = (expit(middle + wide * (logit(end) - middle)) for end in (one.low, one.high))
             assert low <= 0.5 <= high, (seed, one)
         found.append([one.area for one in scores])
+        rejected.append(np.mean([one.p <= 0.05 for one in made.members]))
+    # Members, and the non-members that they are held against, make this share each time.
+    assert np.mean(rejected) < 0.05 + 4 * (0.05 * 0.95 * 2 / 120 / 20) ** 0.5
     # Nor are they on the mean of all.
     assert np.abs(np.mean(found, 0) - 0.5).max() < 4 * (1 / 12 * (2 / 120)) ** 0.5 / 20**0.5
 
