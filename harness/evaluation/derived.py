@@ -415,13 +415,13 @@ def _labels(
     if cell.label.accuracy is None or cell.options.get("same_data") == "client" or any(None in pair for pair in found):
         return cell.label
     inferred, truth = torch.tensor(found, dtype=torch.long).T.reshape(2, *shape)
-    again: dict[str, Any] = {"accuracy": float(label_accuracy(inferred, truth).mean())}
-    if cell.label.p_value is not None:
-        again["p_value"] = label_summary(inferred, truth, truth, cell.seeds[0], groups=groups).p_value
+    again = {"accuracy": float(label_accuracy(inferred, truth).mean())}
+    found_p = label_summary(inferred, truth, truth, cell.seeds[0], groups=groups).p_value
+    if cell.label.p_value is not None and found_p is not None:
         # Another version of numpy may draw other permutations.
-        width = _PERMUTED * math.sqrt(again["p_value"] * (1 - again["p_value"]) + _PERMUTED / _PERMUTATIONS)
-        if abs(again["p_value"] - cell.label.p_value) <= width / math.sqrt(_PERMUTATIONS):
-            del again["p_value"]
+        width = _PERMUTED * math.sqrt((found_p * (1 - found_p) + _PERMUTED / _PERMUTATIONS) / _PERMUTATIONS)
+        if abs(found_p - cell.label.p_value) > width:
+            again["p_value"] = found_p
     return cell.label.model_copy(update=again)
 
 

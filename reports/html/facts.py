@@ -85,7 +85,7 @@ def _local(place: Examined) -> Sentence:
     named = ("options", "optimizer") if "optimizer" in row.options else ()
     # Rows lack the learning rate, and the cells' own files have it, where they are at hand.
     asked = ((cell, place.place.run.settings.get(cell.key or "", {})) for cell in place.place.cells)
-    rate = next((
+    rate: dict[str, Any] = next((
         {"rate": plain(own["learning_rate"], of.own(cell, "settings", "learning_rate"))}
         for cell, own in asked if own.get("learning_rate") is not None
     ), {})  # fmt: skip
