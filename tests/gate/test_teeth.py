@@ -172,9 +172,7 @@ def test_a_planted_fault_is_caught(
     fault.plant(monkeypatch)
     again = gate.play(fault.chosen(gate.settings), tmp_path / "run", None if fault.attacks else gate.folder)
     report = check(as_baseline(gate.cells, VERSIONS), among(gate.cells, again), VERSIONS)
-    told = [
-        f"{found.kind}: {found.cell} {found.movement.asr} p={found.p:.1g}" for found in report.findings if found.fails
-    ]
+    told = [f"{found.kind}: {found.cell} {found.movement} p={found.p}" for found in report.findings if found.fails]
     print(f"{name}: {told or explained(report)}")
     assert fault.kind in [finding.kind for finding in report.findings]
 
