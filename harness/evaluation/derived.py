@@ -476,7 +476,7 @@ def _of_event(
     event: Ceiling, scores: Scores | IdentityScores, asr: Mapping[str, Rate], limit: GaussianLimit | None,
     victims: Sequence[VictimRecord],
 ) -> dict[str, Any]:  # fmt: skip
-    """What victims say of an event, and what Gaussian noise lets it be at most; of other laws that is as written."""
+    """Return what victims say of an event, and what Gaussian noise lets it be at most; other laws stay as written."""
     sizes, kappa = scores.ranking.sizes[scores.ranking.sizes > 1], event.kappa
     if event.event == "strict image" or not len(sizes):
         found: dict[str, Any] = {"measured": asr["strict"] if event.event == "strict image" else Rate()}
