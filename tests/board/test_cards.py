@@ -146,11 +146,12 @@ def test_the_true_card_is_confirmed(harness: Harness, file: Path, made: Path) ->
 def test_what_lies_in_the_folder_is_only_believed_where_that_was_asked_for(
     harness: Harness, file: Path, made: Path, tmp_path: Path
 ) -> None:
-    """A folder of the card's maker confirms whatever its maker likes."""
+    """A folder of the card's maker confirms what its maker likes, if victims do not contradict it."""
     for path in (made / "cells").glob("*.json"):
-        path.write_text(
-            path.read_text().replace('"successes": 0', '"successes": 1').replace('"confirmed": 0', '"confirmed": 1')
-        )
+        written = json.loads(path.read_text())
+        lineup = written["cell"]["lineup"]
+        lineup["p_value"] = lineup["p_value"] and 0.9 * lineup["p_value"]
+        path.write_text(json.dumps(written))
     assert harness("verify", str(file), "--out", str(made), "--resume").code == 1
     assert harness("verify", str(file), "--out", str(made)).code == 0
     assert harness("verify", str(file), "--resume").code == 2
