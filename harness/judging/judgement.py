@@ -262,7 +262,8 @@ def by_truth(check: Check, group: Group, data_root: Path) -> Check:
     level, freedom = (evidence.level or 0.0) * evidence.unit, own.shape[1] - 1
     norms = (ours - share * own).norm(dim=1).numpy()
     after = torch.cat([values.flatten(1) for values in captured.running.values()], 1)
-    rounding = torch.finfo(torch.float32).eps * after.norm(dim=1).double().numpy()
+    coarse = torch.finfo(getattr(torch, captured.record.dtype or "float32"))
+    rounding = coarse.eps * after.norm(dim=1).double().numpy()
     weaker = bonferroni(chi2.cdf(((norms + rounding) / level) ** 2, freedom))
     first = f"{next(iter(captured.running))}{' and others' if len(captured.running) > 1 else ''}"
     if weaker < LEVEL:

@@ -167,6 +167,27 @@ def test_noise_on_statistics_too_is_no_violation(
         assert proven is (one.outcome == "holds") is not bool(seen.captured.running)
 
 
+def test_half_precision_may_swallow_the_noise_on_statistics(tmp_path: Path) -> None:
+    """A variance of 4 has no nearer neighbour than 0.002: noise of 0.0001 beside a strong clip leaves it as it is."""
+    settings = {"clip": 0.001, "sigma": 0.1, "noise_at": "client", "clipping": "whole"}
+    folders = captures(tmp_path, defense={"name": "fed_sdp", "settings": settings}, dtype="float16")
+    for number, folder in enumerate(folders):
+        random = np.random.default_rng(number)
+        before, after = (dict(np.load(folder / f"{one}.npz")) for one in ("before", "after"))
+        for name in (name for name in after if "running_var" in name):
+            before[name], after[name] = 4 * before[name], after[name] + np.float32(2.7)
+        numbers = [name for name, value in after.items() if value.dtype.kind == "f"]
+        norm = np.sqrt(sum(np.square(after[name] - before[name]).sum() for name in numbers))
+        for name in numbers:
+            noise = 0.0001 * random.standard_normal(after[name].shape)
+            after[name] = (before[name] + (after[name] - before[name]) * 0.001 / norm + noise).astype(np.float16)
+        np.savez(folder / "before.npz", **before)
+        np.savez(folder / "after.npz", **after)
+    (group,) = groups_of([gathered([read_capture(folder) for folder in folders])], "captures", ["cpl"], "none", "cpu")
+    (check,) = (check for check in checks_of(group.captured, group.cell) if check.name == BUFFERS)
+    assert by_truth(check, group, tmp_path).outcome == check.outcome != "violated"
+
+
 @pytest.mark.parametrize(("defense", "clipped", "outcome"), [
     ({"name": "none"}, "", "cannot tell"),
     ({"name": "fed_sdp", "settings": {"noise_at": "receive"}}, "", "cannot tell"),
