@@ -4,6 +4,7 @@ import gc
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,12 @@ def read_runs(paths: Sequence[Path]) -> list[RunData]:
 
 
 def with_trainings(runs: Sequence[RunData]) -> list[RunData]:
-    """The runs, each with what a frontier trained in its folder, as runs of their own."""
-    return [one for run in runs for one in (run, *_trainings(run))]
+    """The runs, each with what a frontier trained in its folder, as runs of their own; each folder once."""
+    known = {run.folder.resolve() for run in runs}
+    return [one for run in runs for one in (run, *_trainings(run, known))]
 
 
-def _trainings(run: RunData) -> Iterator[RunData]:
+def _trainings(run: RunData, known: set[Path]) -> Iterator[RunData]:
     try:
         points = read_json(run.folder, "frontier.json", only=["points"]).get("points")
     except UnreadableRun as problem:
@@ -60,12 +62,16 @@ def _trainings(run: RunData) -> Iterator[RunData]:
         return
     named = [one.get("training") for one in points if isinstance(one, dict)] if isinstance(points, list) else []
     folders = dict.fromkeys(name for name in named if isinstance(name, str))  # taps share one
-    for number, name in enumerate(folders, 1):
+    if len(folders) > MOST_CELLS:
+        run.skip(f"{len(folders) - MOST_CELLS} trainings of frontier.json beyond the first {MOST_CELLS}")
+    for number, name in enumerate(islice(folders, MOST_CELLS), 1):
         try:
             file = inside(run.folder, name, "training.json")
         except UnreadableRun as problem:
             run.skip(f"{name}/training.json {problem}")
-        else:
+            continue
+        if (place := file.parent.resolve()) not in known:
+            known.add(place)
             yield _read(file.parent, text.safe(f"{run.name}, training {number}", 60))
 
 

@@ -179,3 +179,14 @@ def test_what_a_frontier_trained_is_in_its_report(tmp_path: Path, run: Path, a_t
     assert [one.folder.name for one in found[1:]] == ["one", "two"]
     assert len({one.name for one in found}) == 3 and all(one.training for one in found[1:])
     assert len(found[0].left_out) == 2 and "outside" in found[0].left_out[0]
+
+
+def test_a_training_that_is_named_twice_is_one_run(run: Path, a_training: Callable) -> None:
+    """By whoever asks for the report and by the frontier, or in other words for one folder."""
+    for name in ("trained/one", "trained/two", "."):
+        a_training(run / name)
+    named = [".", "trained/one", "trained/two", "trained/two/.", "trained/../trained/two", *map(str, range(3_000))]
+    (run / "frontier.json").write_text(json.dumps({"points": [{"training": one} for one in named]}))
+    found = with_trainings(read_runs([run, run / "trained" / "one"]))
+    assert [one.folder.name for one in found] == [run.name, "two", "one"]
+    assert found[0].left_out[0] == "1005 trainings of frontier.json beyond the first 2000"
