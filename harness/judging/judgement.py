@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from harness.evaluation.scores import Scored
 from harness.experiment import CellSettings
 from harness.federation.taps import Tap
 from harness.judging.beside import WHO, Measured, measured
-from harness.judging.checks import BUFFERS, SURE, checks_of, fits_loss
+from harness.judging.checks import BUFFERS, SURE, buffers, checks_of, fits_loss
 from harness.judging.declared import Group, groups_of
 from harness.judging.evidence import ALARMS, LEVEL, Check, Evidence, among, bonferroni, pooled
 from harness.judging.explained import NAME as EXPLAINED
@@ -458,13 +459,7 @@ def judge_captured(groups: Sequence[Group], split: PublicSplit | None, work: Wor
         UsageError: every attack is impossible.
     """
     companions, groups = [one for one in groups if one.name], [one for one in groups if not one.name]
-    found = [checks_without_truth(_rounds_of(group)[0][1]) for group in groups]
-    found = [[by_truth(one, group, work.data_root) for one in made] for group, made in zip(groups, found, strict=True)]
-    checks = checks_of_groups([one for group in groups for one in _rounds_of(group)])
-    own = [
-        (group.sizes, [one for one in made if one.name == BUFFERS]) for group, made in zip(groups, found, strict=True)
-    ]
-    checks = [next((other for other in pooled(own) if other.name == one.name), one) for one in checks]
+    checks, found = checked(groups, work.data_root)
     groups = [without_covered(group, made) for group, made in zip(groups, found, strict=True)]
     beside = [given_away(group.captured, group.cell, work.data_root) for group in groups]
     if groups[0].captured.images is None:
@@ -551,6 +546,26 @@ def _alone(group: Group, captured: CapturedClients) -> Group:
         cell.in_round(0).model_copy(update=sent | {"victims": captured.clients}) for cell in [*group.cells, group.cell]
     ]
     return replace(group, captured=captured, cells=cells[:-1], declared=cells[-1], late=())
+
+
+def checked(groups: Sequence[Group], data_root: Path) -> tuple[list[Check], list[list[Check]]]:
+    """Return the checks of all groups and rounds together, and those of each group's first round; where the truth tells
+    of what came back beside the weights, by it, in every round."""
+    each = [_rounds_of(group) for group in groups]
+    beside = [[(words, _beside_weights(one, data_root)) for words, one in rounds] for rounds in each]
+    found = [
+        _replaced(checks_without_truth(rounds[0][1]), pooled(own)) for rounds, own in zip(each, beside, strict=True)
+    ]
+    return _replaced(checks_of_groups(list(chain(*each))), pooled(list(chain(*beside)))), found
+
+
+def _beside_weights(group: Group, data_root: Path) -> list[Check]:
+    check = buffers(Evidence(group.captured, group.cell)) if group.captured.record.defense else None
+    return [by_truth(check, group, data_root)] if check else []
+
+
+def _replaced(checks: Sequence[Check], others: Sequence[Check]) -> list[Check]:
+    return [next((other for other in others if other.name == one.name), one) for one in checks]
 
 
 def checks_of_groups(groups: Sequence[tuple[str, Group]]) -> list[Check]:

@@ -3,6 +3,7 @@
 import json
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from harness.judging.checks import BUFFERS, checks_of
 from harness.judging.declared import cells_of, groups_of
 from harness.judging.explained import explained
 from harness.judging.federation import gathered
-from harness.judging.judgement import GivenAway, by_truth, given_away, stated, without_covered
+from harness.judging.judgement import GivenAway, by_truth, checked, given_away, stated, without_covered
 from harness.judging.stage import SimulatedStage
 from harness.judging.without_truth import observed
 from harness.models import build_module
@@ -186,6 +187,26 @@ def test_half_precision_may_swallow_the_noise_on_statistics(tmp_path: Path) -> N
     (group,) = groups_of([gathered([read_capture(folder) for folder in folders])], "captures", ["cpl"], "none", "cpu")
     (check,) = (check for check in checks_of(group.captured, group.cell) if check.name == BUFFERS)
     assert by_truth(check, group, tmp_path).outcome == check.outcome != "violated"
+
+
+def test_statistics_without_noise_are_seen_in_a_later_round_too(tmp_path: Path) -> None:
+    settings = {"clip": 0.5, "sigma": 1.0, "noise_at": "client", "clipping": "whole"}
+    names, rounds = [name for name, _ in own_network().named_parameters()], []
+    for number, covered in enumerate((True, False)):
+        folders = captures(tmp_path / str(number), defense={"name": "fed_sdp", "settings": settings})
+        for client, folder in enumerate(folders):
+            random = np.random.default_rng((number, client))
+            before, after = (dict(np.load(folder / f"{one}.npz")) for one in ("before", "after"))
+            for name in (name for name, value in after.items() if value.dtype.kind == "f"):
+                if covered or name in names:
+                    noise = 0.5 * random.standard_normal(after[name].shape)
+                    after[name] = (before[name] + (after[name] - before[name]) * 0.1 + noise).astype(np.float32)
+            np.savez(folder / "after.npz", **after)
+        rounds.append(gathered([read_capture(folder) for folder in folders]))
+    both = replace(rounds[0], later=(rounds[1],))
+    for clients, outcome in ((rounds[0], "holds"), (both, "violated")):
+        checks, found = checked(groups_of([clients], "captures", ["cpl"], "none", "cpu"), tmp_path)
+        assert {one.outcome for one in [*checks, *found[0]] if one.name == BUFFERS} == {outcome}
 
 
 @pytest.mark.parametrize(("defense", "clipped", "outcome"), [
