@@ -249,13 +249,15 @@ class CaptureRecord(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _steps_of_passes(cls, given: Any) -> Any:
-        """Steps that nobody gives follow from passes over the examples."""
+        """Steps that nobody gives follow from passes over the examples, where it is said whether all are in a pass."""
         if not isinstance(given, Mapping) or given.get("local_steps") is not None or given.get("expected_batch_size"):
             return given
         numbers = [given.get("epochs"), given.get("examples"), given.get("batch_size"), given.get("accumulate") or 1]
         if not all(type(one) is int and one > 0 for one in numbers):
             return given
         epochs, examples, size, each = numbers
+        if examples % size and given.get("drop_last") is None:
+            return given
         batches = epochs * (examples // size if given.get("drop_last") else -(-examples // size))
         return {**given, "local_steps": batches // each} if batches and not batches % each else given
 
@@ -328,8 +330,9 @@ class CaptureRecord(BaseModel):
         batches = {most, least} if self.drop_last is None else {least} if self.drop_last else {most}
         if self.epochs is not None and self.local_steps * self.accumulate not in batches:
             made = f", {self.accumulate} of which make a step," if self.accumulate > 1 else ""
+            less = f" (or {least} with drop_last)" if len(batches) > 1 else ""
             raise ValueError(
-                f"epochs {self.epochs} over {examples} examples in batches of {size:g} are {max(batches)} "
+                f"epochs {self.epochs} over {examples} examples in batches of {size:g} are {max(batches)}{less} "
                 f"{'batches' if made else 'local_steps'}{made or ','} and {self.local_steps} "
                 f"{'local_steps ' if made else ''}are declared; correct one of them"
             )
