@@ -74,7 +74,9 @@ def test_contradictions_are_one_line(facts: dict[str, Any], said: str) -> None:
     [
         ({"client": 3}, {"client": "3"}), ({"dtype": "float32"}, {}), ({"optimizer": None}, {}),
         *(({"epochs": 3, "examples": 7} | more, {"epochs": 3, "examples": 7, "local_steps": steps} | more)
-          for more, steps in (({"drop_last": False}, 12), ({"drop_last": True}, 9), ({"drop_last": True, "accumulate": 3}, 3))),
+          for more, steps in (
+              ({"drop_last": False}, 12), ({"drop_last": True}, 9), ({"drop_last": True, "accumulate": 3}, 3)
+          )),
     ],
 )  # fmt: skip
 def test_what_can_only_mean_one_thing_is_taken_for_it(given: dict[str, Any], meant: dict[str, Any]) -> None:
