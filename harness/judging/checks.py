@@ -230,7 +230,7 @@ def _covered(evidence: Evidence) -> Check | None:
 
     A buffer without noise moves less than noise does, or as no noise does. One that moves by more than clip and noise
     let it is not clipped. What moves by more than noise alone may have none. Where nothing is declared at the client,
-    or no noise, buffers lack nothing that weights have.
+    or no noise, buffers lack nothing that weights have. Of other laws, or of a level that is not known, nothing is seen.
     """
     level, bound, defense = evidence.level, evidence.bound, evidence.defense
     changed = "they came back changed"
@@ -241,8 +241,12 @@ def _covered(evidence: Evidence) -> Check | None:
         said = f"{changed}, within the bound of the clip, and no noise is declared at the client"
         return Check(BUFFERS, "cannot tell", said)
     # Noise of single examples is added before there is anything to send.
-    if not level or evidence.clipping is None or evidence.clipping.unit != "update":
+    clipping, within = evidence.clipping, defense.acts_at(Hook.CLIENT_STEP)
+    if evidence.noise is None or (within if clipping is None else clipping.unit != "update"):
         return None
+    if not level:
+        said = f"{changed}, and the declared noise has no one known level of a Gaussian: whether it is on them is not seen"
+        return Check(BUFFERS, "cannot tell", said)
     moved = [one / level for one in evidence.captured.moved_buffers.values()]
     parts, grain = [*moved, torch.cat(moved, 1)], evidence.captured.grain.double().numpy() / level
     norms, sizes = np.stack([one.norm(dim=1).numpy() for one in parts], 1), np.array([one.shape[1] for one in parts])
@@ -255,7 +259,8 @@ def _covered(evidence: Evidence) -> Check | None:
     p_value = min(1.0, len(tests) * min(bonferroni(one) for one in tests if one.size))
     if p_value < LEVEL:
         return None
-    said = f"{changed}, under the same clip and noise of deviation {level * evidence.unit:.3g}"
+    same = "clip and noise" if clipping else "noise"
+    said = f"{changed}, under the same {same} of deviation {level * evidence.unit:.3g}"
     if min(p_value, bonferroni(chi2.sf(noise**2, sizes))) >= SURE:
         return Check(BUFFERS, "holds", said, p_value)
     said = f"{next(iter(evidence.captured.moved_buffers))} and others that came back changed may lack the noise of the"

@@ -260,7 +260,8 @@ def by_truth(check: Check, group: Group, data_root: Path) -> Check:
         for one in (captured.running, _simulated(captured, cell, data_root))
     )
     share = (ours * own).sum(1, keepdim=True) / own.square().sum(1, keepdim=True).clamp_min(1e-30)
-    level, freedom = (evidence.level or 0.0) * evidence.unit, own.shape[1] - 1
+    unit = cell.update_reading.rate * cell.local_steps
+    level, freedom = (evidence.level or 0.0) * unit, own.shape[1] - 1
     norms = (ours - share * own).norm(dim=1).numpy()
     after = torch.cat([values.flatten(1) for values in captured.running.values()], 1)
     coarse = torch.finfo(getattr(torch, captured.record.dtype or "float32"))

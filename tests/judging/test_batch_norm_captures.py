@@ -234,6 +234,28 @@ def test_statistics_lack_nothing_that_weights_have(
     assert without_covered(group, [check]).captured.running
 
 
+@pytest.mark.parametrize(("law", "covered", "alone", "told"), [
+    ("gaussian", True, "cannot tell", "holds"),
+    ("gaussian", False, "violated", "violated"),
+    ("laplace", True, "cannot tell", "cannot tell"),
+])  # fmt: skip
+def test_noise_without_a_clip_is_on_statistics_too(
+    tmp_path: Path, law: str, covered: bool, alone: str, told: str
+) -> None:
+    folders = captures(tmp_path, 2, defense={"name": "noise", "settings": {"amount": 0.05, "distribution": law}})
+    names = [name for name, _ in own_network().named_parameters()]
+    for number, folder in enumerate(folders):
+        random, after = np.random.default_rng(number), dict(np.load(folder / "after.npz"))
+        draw = random.normal if law == "gaussian" else random.laplace
+        scale = 0.05 if law == "gaussian" else 0.05 / 2**0.5
+        for name in (name for name, value in after.items() if value.dtype.kind == "f" and (covered or name in names)):
+            after[name] = (after[name] + draw(0, scale, after[name].shape)).astype(np.float32)
+        np.savez(folder / "after.npz", **after)
+    (group,) = groups_of([gathered([read_capture(folder) for folder in folders])], "captures", ["cpl"], "none", "cpu")
+    (check,) = (check for check in checks_of(group.captured, group.cell) if check.name == BUFFERS)
+    assert (check.outcome, by_truth(check, group, tmp_path).outcome) == (alone, told)
+
+
 def test_a_clip_that_counts_statistics_is_explained(tmp_path: Path) -> None:
     """Without noise: the statistics move far more than the weights, and use up the clip."""
     settings = {"clip": 0.01, "sigma": 0.0, "noise_at": "client", "clipping": "whole"}
