@@ -230,7 +230,7 @@ def _covered(evidence: Evidence) -> Check | None:
 
     A buffer without noise moves less than noise does, or as no noise does. One that moves by more than clip and noise
     let it is not clipped. What moves by more than noise alone may have none. Where nothing is declared at the client,
-    or no noise, buffers lack nothing that weights have. Of other laws, or of a level that is not known, nothing is seen.
+    or no noise, buffers lack nothing that weights have. Of other laws, or of an unknown level, nothing is seen.
     """
     level, bound, defense = evidence.level, evidence.bound, evidence.defense
     changed = "they came back changed"
@@ -245,7 +245,7 @@ def _covered(evidence: Evidence) -> Check | None:
     if evidence.noise is None or (within if clipping is None else clipping.unit != "update"):
         return None
     if not level:
-        said = f"{changed}, and the declared noise has no one known level of a Gaussian: whether it is on them is not seen"
+        said = f"{changed}, and whether noise is on them is not seen: it is no Gaussian of one known level"
         return Check(BUFFERS, "cannot tell", said)
     moved = [one / level for one in evidence.captured.moved_buffers.values()]
     parts, grain = [*moved, torch.cat(moved, 1)], evidence.captured.grain.double().numpy() / level
