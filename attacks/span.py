@@ -283,6 +283,8 @@ def _with_equal_ones(seen: Observation, found: Tensor) -> Tensor:
     if shares is None or (wanted - shares @ columns).norm() > _NEAR * wanted.norm():
         return found
     there = shares > _NEAR * shares.max()
+    if int(there.sum()) > len(found):  # no explanation by so many texts
+        return found
     return sentences.with_copies(texts[there], shares[there] / shares.sum(), len(found))
 
 
