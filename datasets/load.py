@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from harness.base.errors import UsageError
+from harness.base.kinds import plural
 from harness.base.limits import log
 from harness.base.randomness import generator
 from harness.base.words import PAD, Words, images_of, most_frequent, tokens_of
@@ -223,7 +224,7 @@ def select_victims(dataset: Dataset, victims: int, examples: int, seed: int, dis
         raise UsageError(f"{victims} victims with {examples} examples each asked; both must be at least 1")
     if victims * examples > len(dataset.labels):
         raise UsageError(
-            f"{victims} victims with {examples} examples each need {victims * examples} in all, but "
+            f"{plural(victims, 'victim')} with {plural(examples, 'example')} each need {victims * examples} in all, but "
             f"{dataset.name} has {len(dataset.labels)}; ask for fewer or choose a larger dataset"
         )
     random = generator(seed, "victims", dataset.name)

@@ -133,7 +133,8 @@ def reconstructs(cell: CellResult) -> bool:
 
 def is_of_images(cell: CellResult) -> bool:
     """Return whether images were reconstructed, or might have been."""
-    return reconstructs(cell) and not is_table(cell) and not is_of_texts(cell)
+    ran = cell.not_applicable_reason is None  # else nothing was measured that would tell the kind
+    return ran and reconstructs(cell) and not is_table(cell) and not is_of_texts(cell)
 
 
 def is_of_texts(cell: CellResult) -> bool:

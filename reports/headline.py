@@ -56,7 +56,7 @@ def _reached(row: SummaryRow, cell: CellResult | None) -> str:
         return text.safe(row.headline, 200)
     if row.strongest is None or cell is None:
         tried = any(one.informative for one in row.attacks)
-        return text.safe(row.verdict_reason, 120) if tried else "no attack works"
+        return text.safe(text.reason(row.verdict_reason), 120) if tried else "no attack works"
     rate = columns.success_rate(cell) if columns.reconstructs(cell) else columns.identified(cell)
     traces = ""
     if row.shown == "leaks" and cell.confirmed < CONFIRMED_SUCCESSES:  # a leak that no eye sees

@@ -338,11 +338,18 @@ def _reasons(cells: Iterable[CellResult]) -> list[RenderableType]:
     """Each reason once, with the cells it stands for: why nothing is claimed, or what leaks where images do not."""
     affected: dict[str, list[CellResult]] = defaultdict(list)
     for cell in cells:
-        if cell.verdict == "inconclusive" or (cell.verdict == "leaks" and cell.confirmed < CONFIRMED_SUCCESSES):
+        if said := _reason_below(cell):
             kind = cell.verdict if cell.not_applicable_reason is None else columns.unrun(cell)
-            reason = text.safe(cell.not_applicable_reason or cell.verdict_reason or "no reason recorded", 300)
+            reason = text.safe(said, 300)
             affected[reason if cell.settled_by else f"{kind}: {reason}"].append(cell)
     return [Text(f"{reason} ({_places(own)})") for reason, own in affected.items()]
+
+
+def _reason_below(cell: CellResult) -> str | None:
+    """Return the reason of a cell's verdict where one stands below the table."""
+    if cell.verdict == "inconclusive" or (cell.verdict == "leaks" and cell.confirmed < CONFIRMED_SUCCESSES):
+        return cell.not_applicable_reason or cell.verdict_reason or "no reason recorded"
+    return None
 
 
 def _places(cells: Iterable[CellResult]) -> str:
@@ -356,12 +363,13 @@ def _places(cells: Iterable[CellResult]) -> str:
 
 def _unfit(cells: Iterable[CellResult]) -> list[RenderableType]:
     """Return why attacks were not fit to find anything, with the cells it concerns."""
-    return [Text(f"attack unfit: {said} ({places})") for said, places in _said(cells, lambda cell: cell.flags)]
+    said = _said(cells, lambda cell: [flag for flag in cell.flags if flag != _reason_below(cell)])
+    return [Text(f"attack unfit: {flag} ({places})") for flag, places in said]
 
 
 def _warnings(cells: Iterable[CellResult]) -> list[RenderableType]:
     """Return what contradicts what was declared, with the cells it was seen in."""
-    said = _said(cells, lambda cell: cell.warnings)
+    said = _said(cells, lambda cell: [one for one in cell.warnings if one not in (*cell.flags, _reason_below(cell))])
     return [Text(f"warning: {warning} ({places})", style="bold") for warning, places in said]
 
 

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from harness.base.errors import printable
+from harness.base.kinds import plural
 
 #: Seconds before the first plain line, and between two.
 FIRST, CALM = 30.0, 60.0
-_UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
+_UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 T = TypeVar("T")
 _PLACE: ContextVar[tuple[str, ...]] = ContextVar("place", default=())
 
@@ -24,7 +25,7 @@ _PLACE: ContextVar[tuple[str, ...]] = ContextVar("place", default=())
 def in_words(seconds: float) -> str:
     """A time in the largest unit of which there are two or more, as ``about 31 hours``."""
     unit, size = next((unit for unit in _UNITS if seconds >= 2 * unit[1]), _UNITS[-1])
-    return f"{seconds / size:.0f} {unit}"
+    return plural(round(seconds / size), unit)
 
 
 def in_notebook() -> bool:

@@ -29,6 +29,7 @@ _WIDTH, _BAYESIAN_WIDTH = 140, 120
 _COLUMNS = (
     "accountant", "conversion", "epsilon", "delta", "delta_total", "mu", "told_apart", "sampler", "adjacency", "notes",
 )  # fmt: skip
+_IN_HEADLINE = ("sampler", "adjacency")
 _HEADS = {"told_apart": "TPR at 1% FPR", "delta_total": "total delta"}
 _TOLD = (
     "TPR at 1% FPR: the most that any membership inference attack reaches. mu: exact (Gaussian DP), without sampling "
@@ -120,11 +121,13 @@ def account_command(
 def _print(console: Console, settings: dict[str, Any], rows: list[Row]) -> None:
     console.print(Text(_headline(settings)))
     extra = [name for name in ("sigma", "steps", "rounds") if any(name in row for row in rows)]
+    said = [name for name in _IN_HEADLINE if all(row.get(name) == settings[name] for row in rows)]
+    names = [name for name in (*_COLUMNS[:2], *extra, *_COLUMNS[2:]) if name not in said]
     table = Table()
-    for name in (*_COLUMNS[:2], *extra, *_COLUMNS[2:]):
+    for name in names:
         table.add_column(_HEADS.get(name, name.replace("_", " ")), overflow="fold")
     for row in rows:
-        cells = [_cell(row, name) for name in (*_COLUMNS[:2], *extra, *_COLUMNS[2:])]
+        cells = [_cell(row, name) for name in names]
         table.add_row(*map(Text, cells), style="dim" if row.get("nominal") else "")
     console.print(table)
     console.print(Text(_TOLD))
@@ -155,7 +158,7 @@ def _cell(row: Row, name: str) -> str:
     if name == "notes":
         # The conversion's column names the orders already.
         notes = [note for note in row.get(name, ()) if note != f"{row.get('orders')} orders"]
-        return "; ".join(filter(None, [row.get("reason"), *notes]))
+        return "; ".join(filter(None, [row.get("reason"), *notes])).replace("delta_total", _HEADS["delta_total"])
     if name == "rounds" and row.get("exceeded") is False:
         return f">={value}"
     if name == "told_apart" and value is not None:

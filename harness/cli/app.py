@@ -128,6 +128,7 @@ def lazy_group(app: typer.Typer, commands: Mapping[str, str]) -> type[TyperGroup
     return LazyGroup
 
 
+
 @app.callback(cls=lazy_group(app, COMMANDS))
 def _options(
     version: Annotated[
@@ -172,9 +173,9 @@ def run(arguments: list[str]) -> int:
     except UsageError as error:
         return _say(as_written(str(error), _options_by_setting(arguments)))
     except _REFUSED as error:
-        message = _REPEATED.sub(r"\1", error.format_message().replace("Value error, ", ""))
+        message = _REPEATED.sub(r"\1", error.format_message().replace("Value error, ", "")).rstrip(".")
         asked = getattr(error, "ctx", None)
-        return _say(f"{message} (see {asked.command_path if asked else 'harness'} --help)")
+        return _say(f"{message} (see {asked.command_path if asked else _named(arguments)} --help)")
     except KeyboardInterrupt:
         return STOPPED
     except (BrokenPipeError, Unwritable):
@@ -183,6 +184,11 @@ def run(arguments: list[str]) -> int:
         if isinstance(error.__context__, BrokenPipeError):  # as rich says it
             raise error.__context__ from None
         return _fault(error)
+
+
+def _named(arguments: list[str]) -> str:
+    """The command of a line that the parser gave up on, as help names it."""
+    return " ".join(["harness", *(one for one in arguments[:1] if one in COMMANDS)])
 
 
 def _options_by_setting(arguments: list[str]) -> dict[str, str]:

@@ -179,26 +179,29 @@ def _deliver(document: dict[str, Any], out: Path | None, as_json: bool) -> None:
 def print_audits(results: list[AuditResult], console: Console) -> None:
     """One row per audit, and what its words mean."""
     table = Table()
-    for name in ("defense", "settings", "canaries", "unit", "view", "seed", *_NUMBERS, "verdict"):
-        table.add_column(name, overflow="fold", no_wrap=name != "settings")
+    for name in ("defense", "canaries", "unit", "view", "seed", *_NUMBERS, "verdict"):
+        table.add_column(name, overflow="fold", no_wrap=True)
     for result in results:
-        settings = ", ".join(f"{key}={value}" for key, value in result.defense_args.items())
-        if result.noise_scale != 1:
-            settings += f"{', ' if settings else ''}noise x{result.noise_scale:g}"
-        if result.colluders:
-            settings += f"{', ' if settings else ''}{result.colluders} collude"
         table.add_row(*map(Text, (
-            result.defense, settings, f"{result.canaries} {result.design}", result.unit, result.view, str(result.seed),
+            result.defense, f"{result.canaries} {result.design}", result.unit, result.view, str(result.seed),
             f"{result.correct}/{result.guesses}", *_numbers(result), result.verdict,
         )))  # fmt: skip
     console.print(table)
     for caption in dict.fromkeys(map(_caption, results)):
         console.print(Text(caption))
-    for note in dict.fromkeys(f"{result.defense}: {result.notes}" for result in results):
+    for note in dict.fromkeys(f"{_settings(result)}: {result.notes}" for result in results):
         console.print(Text(note))
     for design in dict.fromkeys(result.design for result in results):
         console.print(Text(f"{design}: {DESIGNS[design]}"))
     console.print(Text(_FOOTER))
+
+
+def _settings(result: AuditResult) -> str:
+    """The defense with what was set of it; a column of these would have no room."""
+    said = [f"{key}={value}" for key, value in result.defense_args.items()]
+    said += [f"noise x{result.noise_scale:g}"] if result.noise_scale != 1 else []
+    said += [f"{result.colluders} collude"] if result.colluders else []
+    return f"{result.defense} ({', '.join(said)})" if said else result.defense
 
 
 def _caption(result: AuditResult) -> str:

@@ -12,11 +12,12 @@ from harness.bench.engines import bench_network
 from harness.bench.measurements import bench_attack, bench_secagg, table
 from harness.cli.app import DONE, app, print_json
 from harness.cli.options import ChunkOption, DataRootOption, DeviceOption, JsonOption, numbers, split_lists
+from harness.cli.sketch import Listed
 from harness.datasets import DATASETS
 from harness.datasets import data_root as find_data_root
 from harness.training.costs import bench_train
 
-bench_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure speed and memory.")
+bench_app = typer.Typer(cls=Listed, no_args_is_help=True, rich_markup_mode=None, help="Measure speed and memory.")
 app.add_typer(bench_app, name="bench")
 
 

@@ -9,11 +9,11 @@ import typer
 
 from harness.cli.app import DONE, app
 from harness.cli.options import JsonOption
-from harness.cli.sketch import named
+from harness.cli.sketch import Listed, named
 from harness.datasets import data_root as find_data_root
 from harness.datasets import dataset_status, fetch_dataset
 
-data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show and fetch datasets.")
+data_app = typer.Typer(cls=Listed, no_args_is_help=True, rich_markup_mode=None, help="Show and fetch datasets.")
 app.add_typer(data_app, name="data")
 
 Root = Annotated[Path | None, typer.Option(help="Folder of datasets; else $HARNESS_DATA, else ~/.cache/harness.")]

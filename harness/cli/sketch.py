@@ -81,7 +81,7 @@ def _read(name: str) -> str:
 def _sketch(name: str, row: Row) -> TyperCommand | TyperGroup:
     if "commands" in row:
         commands: dict[str, Any] = {inner: _sketch(inner, of) for inner, of in row["commands"].items()}
-        return TyperGroup(name=name, commands=commands, help=row["about"], no_args_is_help=True, rich_markup_mode=None)
+        return Listed(name=name, commands=commands, help=row["about"], no_args_is_help=True, rich_markup_mode=None)
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
     def ask(**_: Any) -> None:
@@ -103,6 +103,14 @@ def _parameter(name: str, row: Row) -> inspect.Parameter:
         made = typer.Option(*row["names"], help=row["record"][1], autocompletion=complete)
     default = False if kind is bool else None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made])
+
+
+class Listed(TyperGroup):
+    """A group whose help says of each command what the command itself says, uncut."""
+
+    def format_commands(self, context: typer.Context, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.help or "") for name, command in self.commands.items()])
 
 
 class Sketched(TyperCommand):

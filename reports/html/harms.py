@@ -374,8 +374,6 @@ class _Looked:
 
 # What results say to who runs attacks, in words for who reads of them.
 _PLAINER = (
-    (re.compile(r"no (\w+ )?attack that was fit to find anything was withstood"),
-     r"no \1attack ran that was fit to find anything"),
     (re.compile("label inference at chance"), "it infers labels no better than chance"),
     (re.compile("stalled: "), "it stalled: "),
     (re.compile("(^|: )takes numbers"), r"\1it takes numbers"),
@@ -386,7 +384,7 @@ _PLAINER = (
 def plainer(reason: str) -> str:
     """A reason without the options of commands that would change it, in words for who reads a report."""
     kept = [part for part in reason.split("; ") if "--" not in part and not part.startswith("use ")]
-    words = "; ".join(kept) or reason
+    words = text.reason("; ".join(kept) or reason)
     for pattern, instead in _PLAINER:
         words = pattern.sub(instead, words)
     return words

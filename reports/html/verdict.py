@@ -47,7 +47,7 @@ def undecided(place: Decided) -> str:
     """Return why neither a leak nor resilience may be claimed: an attack that does not work says nothing of the
     defense."""
     row = place.summary
-    reason = text.safe(row.verdict_reason, 200)
+    reason = text.safe(text.reason(row.verdict_reason), 200)
     if row.identifies:
         reason = reason.partition("; ")[2] or reason
     rebuilding = [one for one in row.attacks if one.identifies is None]
@@ -281,7 +281,7 @@ def _epsilon(statement: Statement) -> float:
 def _claim(statements: list[Statement]) -> list[str]:
     """Return what the defense's paper, or its framework, claims, whether or not it holds."""
     claimed = [one.claimed_epsilon for one in statements if one.claimed_epsilon is not None]
-    return [f"claimed is {min(claimed):.3g}"] if claimed else []
+    return [f"claimed epsilon {min(claimed):.3g}"] if claimed else []
 
 
 @dataclass(frozen=True)
@@ -386,7 +386,7 @@ def _counted(checks: Sequence[Control]) -> str:
     untested = sum(check.is_untested for check in checks)
     said += [f"{untested} could not be tested"] if untested else []
     own = len(checks) - len(ran) - untested
-    said += [f"{own} not run, as a cell without a defense is its own"] if own else []
+    said += [f"{own} not run: without a defense this row is its own control"] if own else []
     return "; ".join(said)
 
 

@@ -14,6 +14,8 @@ def test_the_table_and_no_file(harness: Callable, tmp_path: Path) -> None:
     assert (code, err, list(tmp_path.iterdir())) == (0, "", [])
     for text in ("together", "alone", "norm", "violates its claim", "lower bound", "add/remove", "delta 1e-05"):
         assert text in out
+    out = harness("audit", "--defense", "fed_cdp", "--defense-arg", "sigma=2", "--canary", "norm", *QUICK).out
+    assert "\nfed_cdp (sigma=2): " in out  # a column of settings had no room in 120 columns
 
 
 def test_json_has_a_row_per_defense_canary_and_seed(harness: Callable, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(0, "0 seconds"), (119, "119 seconds"), (120, "2 minutes"), (8000, "2 hours"), (4e5, "5 days")],
+    [(0, "0 seconds"), (1, "1 second"), (119, "119 seconds"), (120, "2 minutes"), (8000, "2 hours"), (4e5, "5 days")],
 )
 def test_times_are_spoken(seconds: float, words: str) -> None:
     assert in_words(seconds) == words

@@ -34,6 +34,8 @@ def test_the_table(harness: Callable) -> None:
     assert finished.code == 0
     for text in ("mironov, paper orders", "improved, dense orders", "1.4682", "effective sigma = 0.5774 x sigma"):
         assert text in finished.out
+    assert "sampler" not in finished.out and "add/remove adjacency" in finished.out  # once, above the table
+    assert "total delta" in harness(*FIXED, "--accountant", "base").out
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,13 @@ def test_help_is_the_commands_own(path: str, width: int) -> None:
     assert said[0] == said[1] and "--help" in said[0]
 
 
+@pytest.mark.parametrize("path", [path for path, (one, _) in REAL.items() if getattr(one, "commands", None)])
+def test_a_group_lists_its_commands_uncut(path: str) -> None:
+    command, context = REAL[path]
+    said = " ".join(command.get_help(context).split())
+    assert all(" ".join(one.help.split()) in said for one in command.commands.values())
+
+
 @pytest.mark.parametrize("path", REAL)
 def test_the_same_lines_are_understood(path: str) -> None:
     """What a shell completes depends on which options take a value, and which may come again."""

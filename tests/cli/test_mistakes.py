@@ -81,6 +81,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "option": (EVALUATE + "--vctims 3", "--victims) (see harness evaluate --help)"),
     "option of a part": ("bench train --vctims 3", "(see harness bench train --help)"),
     "stray word": (EVALUATE + "fed_cdp", "--help"),
+    "option without a value": ("evaluate --defense", "requires an argument (see harness evaluate --help)"),
     "section of the list": ("list attack", "choose attacks"),
     "dataset to fetch": ("data fetch mnis", "did you mean 'mnist'"),
     # settings

@@ -154,6 +154,19 @@ def test_a_reason_is_given_once_for_all_cells_it_stands_for() -> None:
     assert "(fed_cdp / inverting_gradients / 2, 0)" in text
 
 
+def test_a_sentence_that_is_reason_flag_and_warning_is_given_once() -> None:
+    said = "the level of the noise follows private data"
+    for verdict in ("inconclusive", "leaks"):
+        text = words(printed(a_cell(verdict=verdict, verdict_reason=said, flags=[said], warnings=[said, "other"])))
+        assert text.count(said) == 1 and "warning: other" in text
+
+
+def test_a_text_that_was_read_has_no_error_of_pixels_beside_one_that_was_skipped() -> None:
+    text = a_cell(metrics={"text_exact": Summary(mean=1.0), "rmse": Summary(mean=0.0, median=0.0)})
+    skipped = a_cell(metrics={}, asr={}, privacy=[], not_applicable_reason="skipped: settled by x", attack="span")
+    assert "RMSE" not in printed(text, skipped, width=120)
+
+
 def test_a_cell_that_was_not_run_says_why() -> None:
     cell = a_cell(metrics={}, asr={}, privacy=[], not_applicable_reason="no clip there", verdict="inconclusive")
     for width in WIDTHS:

@@ -68,7 +68,7 @@ def test_what_was_not_run_is_not_counted_and_what_ran_in_part_is_named(
     cells = [a_cell("none", verdict="inconclusive", controls=[own, swap]), a_cell("none", **late)]
     [matrix] = matrices(decided_places(read_runs([a_run(tmp_path, cells, pictures=False)])))
     [entry] = matrix.rows[0].entries
-    assert entry.controls == "1 of 1 control held; 1 not run, as a cell without a defense is its own"
+    assert entry.controls == "1 of 1 control held; 1 not run: without a defense this row is its own control"
     assert entry.tried[-1] == ("not whole", "cpl")
     assert matrix.refused == (f"cpl not whole: {IN_PART}: 5 of 5 captures with 17 iterations ran",)
 
@@ -112,13 +112,13 @@ def stated(**facts: object) -> Statement:
     ("statements", "words", "detail"),
     [
         ([], "nothing promised", ""),
-        ([stated(guarantee="none", claimed_epsilon=0.82)], "nothing promised", "claimed is 0.82"),
+        ([stated(guarantee="none", claimed_epsilon=0.82)], "nothing promised", "claimed epsilon 0.82"),
         ([stated(epsilon=2.314, covers=True)], "epsilon 2.31", "sample-DP"),
         (
             [stated(epsilon=8540.0)], "nothing promised",
             "epsilon 8.54e+03, too large to promise anything; sample-DP",
         ),
-        ([stated(epsilon=2.0), stated(epsilon=3.0, claimed_epsilon=1)], "epsilon 3", "sample-DP, claimed is 1"),
+        ([stated(epsilon=2.0), stated(epsilon=3.0, claimed_epsilon=1)], "epsilon 3", "sample-DP, claimed epsilon 1"),
         ([stated(epsilon=1.0, covers=False), stated(epsilon=4.0, covers=True)], "epsilon 4", "sample-DP"),
         (
             [stated(epsilon=1.0, covers=False)], "nothing promised",

@@ -61,7 +61,7 @@ STATES: dict[str, tuple[list[dict[str, Any]], str, str, str]] = {
     ),
     "nobody was fit": (
         [HELD | UNFIT], "inconclusive",
-        "About fed_cdp, we could not tell: no attack that was fit to find anything was withstood; cpl: stalled: the "
+        "About fed_cdp, we could not tell: no attack ran that was fit to find anything; cpl: stalled: the "
         "loss of most victims never left its start.",
         "1 attack tried (cpl): its attacker does not know the defense and its noise.",
     ),
