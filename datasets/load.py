@@ -224,8 +224,8 @@ def select_victims(dataset: Dataset, victims: int, examples: int, seed: int, dis
         raise UsageError(f"{victims} victims with {examples} examples each asked; both must be at least 1")
     if victims * examples > len(dataset.labels):
         raise UsageError(
-            f"{plural(victims, 'victim')} with {plural(examples, 'example')} each need {victims * examples} in all, but "
-            f"{dataset.name} has {len(dataset.labels)}; ask for fewer or choose a larger dataset"
+            f"{plural(victims, 'victim')} with {plural(examples, 'example')} each need {victims * examples} in all, "
+            f"but {dataset.name} has {len(dataset.labels)}; ask for fewer or choose a larger dataset"
         )
     random = generator(seed, "victims", dataset.name)
     order = torch.randperm(len(dataset.labels), generator=random)

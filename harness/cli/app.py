@@ -128,7 +128,6 @@ def lazy_group(app: typer.Typer, commands: Mapping[str, str]) -> type[TyperGroup
     return LazyGroup
 
 
-
 @app.callback(cls=lazy_group(app, COMMANDS))
 def _options(
     version: Annotated[

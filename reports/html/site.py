@@ -27,14 +27,14 @@ _KIND = together(EVERY)
 _COLUMNS = (
     ("surface", "where an adversary reads: 2 inside the client, 1 what leaves it, 0 what arrives at the server"),
     ("success", f"{_KIND.many} that the best attack brings back ({_KIND.success}), with its 95% interval"),
-    ("lineup p", "the chance of truths that near, or nearer, where nothing leaks; a row may leak by it alone"),
-    ("at most", "what no attacker whatever can exceed, by a theorem; none exists where noise hides nothing provably"),
-    ("epsilon", "the smallest that is proven, at a delta of 1e-5, and covers what is read there, and whose it is; none "
-                "where nothing is"),
-    ("accuracy", "of a model trained under that defense in that very federation, where one was"),
-    ("paper", "whether the paper says that the defense resists there, where its figure is held"),
-    ("tier", "what the attackers know at most: plain ones neither the defense nor public data of the same kind, "
-             "informed ones both, tampering ones too, and their server sends manipulated weights"),
+    ("lineup p", "how often true records would be this near if nothing leaked; a very small value is a leak by itself"),
+    ("at most", "the limit of every attacker, by a theorem; none exists if no theorem covers the noise"),
+    ("epsilon", "the smallest proven one that covers what is read there, at a delta of 1e-5, and whom it protects; "
+                "none if nothing is proven"),
+    ("accuracy", "of a model that was trained in the same federation with this defense, if there is one"),
+    ("paper", "what the defense's paper says of this place, if its figure is known here: resists, or leaks"),
+    ("tier", "what the attackers know at most. plain: neither the defense nor public data of the same kind. informed: "
+             "both. tampering: both, and the server sends manipulated weights"),
 )  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def _headline(cards: Sequence[Card]) -> list[Line]:
         Line(kind, f"{counts[kind]} of {wording.plural(len(cards), 'row')}: {said}.")
         for kind, said in (
             ("leaks", "private data, or traces of them, come back"), ("resilient", "every attack was withstood"),
-            ("inconclusive", "nobody could tell"), ("impossible", "no attack could be run"),
+            ("inconclusive", "the evidence supports neither verdict"), ("impossible", "no attack could be run"),
             ("invalid", "of runs that must not be used"),
         )
         if counts[kind]
