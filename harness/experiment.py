@@ -124,7 +124,8 @@ class CellSettings(BaseModel, frozen=True, extra="forbid"):
         0, description="Training rounds whose model is attacked, with --training or --weights"
     )
     prior: Annotated[str, LATER] = Field(
-        NONE, description="Public data that informed attacks know: auto, none, a dataset, FILE.npz"
+        NONE,
+        description="Public data that informed attacks know: auto (usual with them), none, a dataset, FILE.npz",
     )
     labels: Literal["inferred", "known"] = Field("inferred", description="Labels that attacks use: inferred or known")
     engine: Literal["batched", "reference"] = Field("batched", description="batched, or reference (sequential)")

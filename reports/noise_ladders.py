@@ -243,7 +243,10 @@ def print_frontier(document: FrontierDocument, console: Console) -> None:
         ("epsilon", "right"), ("verdict", "left"), ("success [95%]", "right"), ("at most", "right"),
         ("best attack", "left"),
     ):  # fmt: skip
-        table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
+        # A verdict or a name that is broken inside cannot be read.
+        whole = name in ("verdict", "best attack") and console.width >= 100
+        right = "right" if justify == "right" else "left"
+        table.add_column(name, justify=right, overflow="fold", no_wrap=whole)
     for number, point in enumerate(document.points):
         last = number + 1 == len(document.points) or document.points[number + 1].dataset != point.dataset
         table.add_row(*_row(point, number in document.best), end_section=last)

@@ -290,8 +290,10 @@ def _attacks_at(cells: Iterable[CellResult], named: bool) -> str:
         at.setdefault(name, {})[columns.surface(cell) + columns.circumstances(cell)] = None
     alike: dict[str, list[str]] = {}
     for name, places in at.items():
-        alike.setdefault(", ".join(places), []).append(name)
-    return "; ".join(f"{', '.join(names)}, surface {where}".removeprefix(", ") for where, names in alike.items())
+        taps, surfaces = ([one for one in places if one.startswith("T") == taps] for taps in (True, False))
+        said = [f"{kind} {', '.join(those)}" for kind, those in (("surface", surfaces), ("tap", taps)) if those]
+        alike.setdefault(", ".join(said), []).append(name)
+    return "; ".join(f"{', '.join(names)}, {at}".removeprefix(", ") for at, names in alike.items())
 
 
 def _blocks(cells: Sequence[CellResult], style: str) -> RenderableType:

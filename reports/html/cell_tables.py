@@ -152,7 +152,7 @@ def _told(cell: CellResult) -> bool:
 _CONTROLS = {
     "positive": "no defense: must leak",
     "positive_sigma0": "the defense without its noise: must leak",
-    "noise_x100": "a hundred times the noise: must not leak",
+    "noise_x100": "at least a hundred times the noise: must not leak",
     "swap": "another victim's truth: must not leak",
     "blind": "a guess from public data, without a gradient: must not leak",
 }

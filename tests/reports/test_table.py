@@ -167,6 +167,11 @@ def test_a_text_that_was_read_has_no_error_of_pixels_beside_one_that_was_skipped
     assert "RMSE" not in printed(text, skipped, width=120)
 
 
+def test_a_tap_below_a_narrow_table_is_called_a_tap() -> None:
+    said = words(printed(a_cell(), a_cell(surface=None, tap="T0.agg"), width=80))
+    assert "(surface 2, tap T0.agg)" in said
+
+
 def test_a_cell_that_was_not_run_says_why() -> None:
     cell = a_cell(metrics={}, asr={}, privacy=[], not_applicable_reason="no clip there", verdict="inconclusive")
     for width in WIDTHS:

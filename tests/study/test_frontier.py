@@ -1,5 +1,6 @@
 """The frontier: what is trained is what is proven and attacked; the answer; resuming; several processes; mistakes."""
 
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -230,6 +231,11 @@ def test_what_is_printed_says_what_a_reader_must_know(tmp_path: Path) -> None:
         "[red]",
     ):
         assert words in said
+    narrow = Console(width=110, record=True, file=io.StringIO())
+    long = {"strongest": "inverting_gradients", "claimed_epsilon": 12.1, "epsilon": 38.0, "unit": "example"}
+    print_frontier(document.model_copy(update={"points": [one.model_copy(update=long) for one in points]}), narrow)
+    said = narrow.export_text()
+    assert " inconclusive " in said and " inverting_gradients " in said  # each whole in its cell
     save_frontier(tmp_path / "a.png", document)
     save_frontier(tmp_path / "b.png", document)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
