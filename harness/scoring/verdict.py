@@ -158,8 +158,10 @@ class OfExamples:
         if self.most <= RESILIENT_RATE:
             most = percent_up(self.most)
             return f"{said}of another client at most {most} do, in the mean (95% confidence over clients)"
-        need = "no number would do" if self.needed is None else f"at least {self.needed} such clients are needed"
-        return f"{said}that another client loses at most {RESILIENT_RATE:.0%} cannot be said with {who}: {need}"
+        little = f"that another client loses at most {RESILIENT_RATE:.0%}"
+        if self.needed is None:
+            return f"{said}so much came back that no number of such clients can show {little}"
+        return f"{said}{little} cannot be said with {who}: at least {self.needed} such clients are needed"
 
 
 def of_examples(attack: str, back: Sequence[NDArray[np.bool_]]) -> OfExamples:

@@ -116,7 +116,7 @@ def test_examples_that_share_a_fate_are_no_independent_draws() -> None:
         ([0] * 5, 0, 1 - 0.05 ** (1 / 5), 59, "cannot be said with 5 clients: at least 59 such clients are needed"),
         ([0] * 59, 0, 1 - 0.05 ** (1 / 59), 59, "of another client at most 5% do, in the mean"),
         ([1] * 5, 5, 0.4584, 71, "5 of the 2500 distinct examples of 5 clients came back"),
-        ([500], 1, 1.0, None, "cannot be said with 1 client: no number would do"),
+        ([500], 1, 1.0, None, "so much came back that no number of such clients can show"),
     ],
 )
 def test_what_examples_of_few_clients_say(
