@@ -168,7 +168,7 @@ PRESETS: dict[str, tuple[str, Grid | list[Grid] | Callable[[], list[Grid]]]] = {
         {"defense": ["none", "fed_sdp", "fed_cdp", "fed_acdp"], "attack": ["auto"], "victims": 64},
     ),
     "glance": (
-        "a first look in well under a minute: 12 victims, too few for a verdict of resilience",
+        "a first look in about a minute: 12 victims, too few for a verdict of resilience",
         {"defense": ["none", "fed_acdp"], "attack": ["cpl", "map"], "surface": ["2"], "victims": 12},
     ),
     "attacks": (

@@ -106,11 +106,13 @@ def _parameter(name: str, row: Row) -> inspect.Parameter:
 
 
 class Listed(TyperGroup):
-    """A group whose help says of each command what the command itself says, uncut."""
+    """A group whose help says of each command what the command's own begins with, uncut."""
 
     def format_commands(self, context: typer.Context, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, command.help or "") for name, command in self.commands.items()])
+            formatter.write_dl(
+                [(name, (command.help or "").split("\n\n")[0]) for name, command in self.commands.items()]
+            )
 
 
 class Sketched(TyperCommand):

@@ -56,7 +56,7 @@ def test_help_is_the_commands_own(path: str, width: int) -> None:
 def test_a_group_lists_its_commands_uncut(path: str) -> None:
     command, context = REAL[path]
     said = " ".join(command.get_help(context).split())
-    assert all(" ".join(one.help.split()) in said for one in command.commands.values())
+    assert all(" ".join(one.help.split("\n\n")[0].split()) in said for one in command.commands.values())
 
 
 @pytest.mark.parametrize("path", REAL)
