@@ -129,15 +129,16 @@ def _lines(rows: Iterable[SummaryRow]) -> RenderableType:
     for row in rows:
         told = "identifies, " if row.identifies else ""
         idle = f"; uninformative or not run: {_uninformative(row)}" if _uninformative(row) else ""
-        why = f"    {_strongest(row)} ({_tier(row)}): {_why(row)}{idle}\n"
+        why = f"{_strongest(row)} ({_tier(row)}): {_why(row)}{idle}"
         names = " ".join(filter(None, (text.safe(row.defense, 40), text.arguments(row.defense, row.defense_args))))
         same.setdefault((row.shown, f"  {told}{names}", columns.circumstances(row), why), []).append(row)
-    lines = Text()
+    lines: list[RenderableType] = []
     for (word, who, seen, why), own in same.items():
         kind = "tap" if any(row.surface is None for row in own) else "surface"
         where = ", ".join(dict.fromkeys(map(columns.surface, own)))
-        lines.append_text(columns.verdict_word(word)).append(f"{who} / {kind} {where}{seen}\n").append(why)
-    return lines
+        lines.append(Text.assemble(columns.verdict_word(word), f"{who} / {kind} {where}{seen}"))
+        lines.append(Padding(Text(why), (0, 0, 0, 4), expand=False))
+    return Group(*lines)
 
 
 _SUMMARY = (

@@ -256,6 +256,9 @@ def test_the_strongest_of_several_attacks_decides(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
     assert all(fact in words(block) for fact in ("resilient", "cpl", "no attack leaks", "uninformative", "dlg"))
     assert "no attack works" not in block  # one attack alone says it all in its cell
+    if width <= 80:  # a reason that goes on does so below itself
+        reason = block.partition("    cpl (plain)")[2].partition("\n\n")[0].splitlines()[1:]
+        assert all(line.startswith("    ") for line in reason)
 
 
 @pytest.mark.parametrize("width", [160, 60])
