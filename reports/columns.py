@@ -320,7 +320,12 @@ MEDIUM = (
 WIDE = (
     *_WHO,
     *(
-        Column(title, shown, right=True, concerns=lambda cell: reconstructs(cell) and not is_of_texts(cell))
+        Column(
+            title,
+            shown,
+            right=True,
+            concerns=lambda cell: is_of_images(cell) or (reconstructs(cell) and is_table(cell)),
+        )
         for title, shown in (("RMSE", median_error), ("mean RMSE", metric("rmse", 3)))
     ),
     *OTHER_ERRORS,

@@ -55,6 +55,7 @@ def test_help_is_the_commands_own(path: str, width: int) -> None:
 @pytest.mark.parametrize("path", [path for path, (one, _) in REAL.items() if getattr(one, "commands", None)])
 def test_a_group_lists_its_commands_uncut(path: str) -> None:
     command, context = REAL[path]
+    context.terminal_width = context.max_content_width = 80
     said = " ".join(command.get_help(context).split())
     assert all(" ".join(one.help.split("\n\n")[0].split()) in said for one in command.commands.values())
 
