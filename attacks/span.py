@@ -63,8 +63,8 @@ _NEAR, _BLURRED, _FOLLOWED = 1e-3, 0.1, 4
 # Where all is blurred: words that are tried at a place, for each text and at most; beginnings that are followed, and
 # those of one.
 _TRIED, _MOST_TRIED, _KEPT, _OF_ONE = 6, 24, 12, 4
-# Beginnings of texts that are tried as texts, at most, by so many numbers of the gradient.
-_MOST_BEGUN, _MOST_NUMBERS = 1024, 2**14
+# Beginnings of texts that are tried as texts, at most, by so many numbers of the gradient, and of all so many.
+_MOST_BEGUN, _MOST_NUMBERS, _MOST_KEPT = 1024, 2**14, 2**22
 
 
 @ATTACKS.register("span")
@@ -273,7 +273,7 @@ def _with_equal_ones(seen: Observation, found: Tensor) -> Tensor:
     if not 0 < len(told) < len(found) or len(texts) > _MOST_BEGUN:
         return found
     targets, together = torch.arange(len(texts), device=seen.target.device) % labels, max(1, at_once(seen) // 2)
-    kept = seen.target[0].abs().topk(min(_MOST_NUMBERS, seen.target.shape[1])).indices
+    kept = seen.target[0].abs().topk(min(_MOST_NUMBERS, _MOST_KEPT // len(texts), seen.target.shape[1])).indices
     parts = [
         model.per_example_gradients(seen.weights, images_of(some)[None].to(seen.target), label[None])[0][:, kept]
         for some, label in zip(texts.split(together), targets.split(together), strict=True)

@@ -3,8 +3,8 @@
 The victims of a cell say its errors, successes, ranks and how each ended, and these its verdict. Its settings, which
 its key is a digest of, say what is promised for it. So do p-values of inferred labels, and what Gaussian noise of the
 written strength allows. p-values against look-alikes, an attack's own measures, seconds and what compares a tampering
-server need the data or the machine, and stay as they are written; a p-value is held against ranks that are far from
-what it allows.
+server need the data or the machine, and stay as they are written; a p-value against look-alikes is held against what
+the ranks allow, within an order of magnitude.
 """
 
 import itertools
@@ -74,8 +74,9 @@ from harness.scoring.verdict import (
 # Shares of a number by which two may differ: where sums are added up in another order, and where another version of a
 # library accounts for an epsilon.
 _ROUNDING, _ACCOUNTED = 1e-6, 1e-3
-# Ranks this improbable cannot come with a p-value above that of a leak, whatever the permutations drew.
-_FAR = 1e-12
+# How improbable it is that permutations drew what is called impossible; how many times the chance of ranks of victims
+# of whom the same was made may be exceeded; ranks of such a chance or more, were they independent, are no leak.
+_FAR, _UNALIKE, _USUAL = 1e-12, 10, 0.2
 # A repeated run takes another time; of verdicts there is more to say than that they differ from a file.
 _ELSEWHERE = ("seconds", "verdict", "verdict_reason")
 # Sentences may be said in other words from one commit to the next.
@@ -294,7 +295,7 @@ def _contradictions(
     else:
         yield from _differences(cell, _of_victims(cell, scores, victims), "by its victims", _of_draws(settings))
         if scores.groups is None:  # those of victims who hold the same image are not independent
-            yield from _of_ranks(cell, scores.ranking)
+            yield from _of_ranks(cell, scores, victims)
         yield from _differences(cell, {"controls": _of_controls(cell, scores, known)}, "by the cells of its controls")
     yield from _differences(cell, _of_settings(cell, settings), "by its settings", _PROSE, _ACCOUNTED)
     if file is not None:
@@ -499,18 +500,39 @@ def _of_draws(settings: Facts | None) -> tuple[str, ...]:
     return ("ci95", "beyond_chance", "p_value") if unsaid else ()
 
 
-def _of_ranks(cell: CellResult, ranking: Ranking) -> Iterator[str]:
-    """Yield a line for a p-value that the ranks of victims of one image each cannot have."""
-    told = ranking.sizes > 1
-    if ranking.sizes.shape[1] > 1 or not told.any():
+def _of_ranks(cell: CellResult, scores: Scores | IdentityScores, victims: Sequence[VictimRecord]) -> Iterator[str]:
+    """Yield a line for each p-value that the ranks of victims cannot have, whatever the look-alikes were.
+
+    Ranks vary the most where the same was made of all victims of a class: their sum is then that of Mann and Whitney,
+    and who is first depends on one common chance. They vary the least, but for odd cases, where they are independent.
+    """
+    ranking, tested, labels = scores.ranking, cell.tested_p, [-1 if one.label is None else one.label for one in victims]
+    told, classes = ranking.sizes > 1, np.reshape(labels, ranking.sizes.shape)
+    if not told.any() or tested is None or any(one.dataset_index is None for one in victims):
         return
-    ranks, sizes = ranking.ranks[told], ranking.sizes[told].astype(np.float64)
-    error = float(np.sqrt(((sizes + 1) / (12 * (sizes - 1))).sum())) / len(ranks)
-    mean = ((ranks - 1) / (sizes - 1)).mean()
-    chance = min(stats.norm.cdf((mean - 0.5) / error), stats.poisson.sf((ranks == 1).sum() - 1, (1 / sizes).sum()))
-    forged = not (ranks == 1).any() and mean >= 0.5 and cell.tested_p is not None and cell.tested_p < LEAK_P
-    if forged or (chance < _FAR and (cell.tested_p is None or cell.tested_p >= LEAK_P)):
-        yield f"p_value is {cell.tested_p}, which the ranks of its victims cannot have"
+    ranks, first = ranking.ranks[told], ranking.first[told]
+    kinds, counts = np.unique(np.stack([classes[told], ranking.sizes[told] - 1]), axis=1, return_counts=True)
+    below = ((ranks - 1) / (ranking.sizes[told] - 1) - 0.5).sum()
+
+    def at_most(chance: float) -> float:
+        return float(1 + stats.poisson.isf(_FAR, _UNALIKE * chance * _PERMUTATIONS)) / (1 + _PERMUTATIONS)
+
+    def alike(flags: NDArray[np.bool_]) -> float:
+        chance = lineup_p_value(flags[:, None], ranking.sizes[told][:, None], classes[told][:, None], GaussianLimit(0))
+        return 1.0 if chance is None else chance
+
+    widest, least = (
+        float(stats.norm.cdf(below / math.sqrt((counts * (more + kinds[1] + 1) / (12 * kinds[1])).sum())))
+        for more in (counts, 1)
+    )
+    hits = float(stats.poisson.sf(first.sum() - 1, (counts / (kinds[1] + 1)).sum()))
+    low = tested < LEAK_P and min(least, hits) > _USUAL
+    if low or tested > 2 * at_most(min(widest, alike(first))):
+        yield f"p_value is {tested}, which the ranks of its victims cannot have"
+    accurate = cell.lineup.confirmed_p_value
+    if isinstance(scores, Scores) and accurate is not None:
+        if accurate > at_most(alike(first & scores.success["strict"].reshape(told.shape)[told])):
+            yield f"confirmed_p_value is {accurate}, which the ranks of its victims cannot have"
 
 
 # --------------------------------------------------------------------------------------

@@ -271,7 +271,8 @@ def read_stored(
     try:
         return checked(kind, parse(content))
     except Damaged as problem:
-        raise UsageError(f"{str(path)!r} {problem}; {fix}") from problem
+        told = f"; {fix.partition(' ')[0]} " in str(problem)  # which says more of what to do than the fix
+        raise UsageError(f"{str(path)!r} {problem}" + ("" if told else f"; {fix}")) from problem
 
 
 def _plain(tensor: Tensor) -> Tensor:

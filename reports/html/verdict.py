@@ -98,9 +98,13 @@ def tried(places: Sequence[Decided]) -> str:
         who = f"among them attackers who know {known}" if informed else f"none of the attackers knows {known}"
     said = f"{wording.plural(len(names), 'attack')} tried ({listed}): {who}."
     held = [place for place in places if place.kind == "resilient"]
-    withstood = {text.safe(one.attack, 40) for place in held for one in _withstood(place)}
-    there = {text.safe(cell.attack, 40) for place in held for cell in place.cells if cell.not_applicable_reason is None}
-    others = [name for name in names if name in there - withstood]
+    there = [{text.safe(one.attack, 40) for one in place.cells if one.not_applicable_reason is None} for place in held]
+    withstood = [{text.safe(one.attack, 40) for one in _withstood(place)} for place in held]
+    others = []
+    for name in names:
+        ran = [name not in won for all_, won in zip(there, withstood, strict=True) if name in all_]
+        if any(ran):
+            others.append(name if all(ran) else f"{name} (at {sum(ran)} of {len(ran)} places)")
     return said + (f" Not counted as withstood, as unfit or undecided: {wording.join(others)}." if others else "")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from harness.attacks import Reconstruction
 from harness.attacks.engine import run_attack
-from harness.evaluation import Run, attacking, evaluate, scores
+from harness.evaluation import Run, attacking, derived, evaluate, scores
 from harness.experiment import CellSettings, cell_settings
 from harness.observation import Observation
 from harness.results import CellResult, ResultDocument, RunFolder, StoredCell
@@ -68,6 +68,7 @@ def few_permutations() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("lineup_test", "swap_control"):
             patch.setattr(scores, name, partial(getattr(scores, name), permutations=2_999))
+        patch.setattr(derived, "_PERMUTATIONS", 2_999)
         yield
 
 

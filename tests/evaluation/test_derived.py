@@ -13,7 +13,7 @@ import pytest
 from harness.attacks.suites import LATEST
 from harness.base.version import __version__
 from harness.evaluation import derived
-from harness.evaluation.derived import Finding, findings, of_run
+from harness.evaluation.derived import Finding, by_victims, findings, of_run
 from harness.results import CellResult, Control, Lineup, Outcomes, ResultDocument, RunFolder, VictimRecord
 from harness.scoring import rate_of
 from harness.scoring.summarise import summarise
@@ -36,7 +36,7 @@ def a_leak() -> CellResult:
 
 def its_victims() -> list[VictimRecord]:
     facts = {"cell": "0" * 20, "seed": 0, "outcome": "success", "rmse": 0.01, "lineup_rank": 1, "lineup_size": 11}
-    return [VictimRecord(**PLACE, **facts, victim=number) for number in range(64)]
+    return [VictimRecord(**PLACE, **facts, victim=number, dataset_index=number) for number in range(64)]
 
 
 def found(cell: CellResult, victims: list[VictimRecord], version: str = __version__) -> list[Finding]:
@@ -51,6 +51,9 @@ EDITS: dict[str, tuple[dict[str, object], str]] = {
     "the mean rank": ({"lineup": LINEUP.model_copy(update={"mean_rank": 0.5})}, "lineup.mean_rank is 0.5, by its"),
     "the success rate": ({"asr": {"strict": RATE.model_copy(update={"rate": 0.1})}}, "asr.strict.rate is 0.1, by its"),
     "the p-value": ({"lineup": LINEUP.model_copy(update={"p_value": 0.5})}, "p_value is 0.5, which the ranks of its"),
+    "that of accurate ones": (
+        {"lineup": LINEUP.model_copy(update={"confirmed_p_value": 0.5})}, "confirmed_p_value is 0.5, which the ranks",
+    ),
 }  # fmt: skip
 
 
@@ -59,6 +62,22 @@ def test_an_edited_cell_differs_from_its_victims(changes: dict[str, object], sai
     assert found(a_leak(), its_victims()) == []
     (one,) = found(a_leak().model_copy(update=changes), its_victims())
     assert one.kind == "differs" and said in one.line
+
+
+@pytest.mark.parametrize(
+    ("rank", "said", "faults"),
+    [(4, 1.0, True), (4, 0.1, True), (4, 2e-4, False), (4, 2e-3, False), (6, 0.1, False), (6, 2e-4, True)],
+)
+def test_a_p_value_is_one_that_the_ranks_may_have(rank: int, said: float, faults: bool) -> None:
+    """By ranks 4 of 11 alone it is 4e-7 were victims independent, and 3e-5 were the same made of all of a class."""
+    facts = {"cell": "0" * 20, "seed": 0, "outcome": "failure", "rmse": 1.0, "lineup_size": 11}
+    victims = [
+        VictimRecord(**PLACE, **facts, victim=one, dataset_index=one, label=one % 10, lineup_rank=rank if one else 1)
+        for one in range(64)
+    ]
+    changes = {"confirmed": 0, "outcomes": Outcomes(failure=64), "lineup": Lineup(p_value=said)}
+    cell = by_victims(a_leak().model_copy(update=changes), victims)
+    assert [f"p_value is {said}, which the ranks" in one.line for one in found(cell, victims)] == [True] * faults
 
 
 @pytest.mark.parametrize(("said", "faults"), [("4.5%", 0), ("4.4%", 0), ("4.3%", 1), ("4.6%", 1), ("4.4", 1)])
