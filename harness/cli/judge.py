@@ -85,6 +85,13 @@ from harness.results.atomic import tell_replaced
 
 # What is tried where nothing is public.
 _WITHOUT_PRIOR = {"images": ("cpl",), "text": ("token_rows", "span")}
+# Options that are a mode's own.
+_OF_MEMBERS = ("--members", "--non-members", "--model", "--references", "--weights")
+_OWN: dict[str, Sequence[str]] = {
+    "--sites": (),
+    "--members": _OF_MEMBERS,
+    "--checks-only": ("--checks-only", "--truth", *_OF_MEMBERS),
+}
 _COLOURS = {"holds": "green", "violated": "red", "more than declared": "yellow", "cannot tell": "yellow"}
 
 _Prior = Annotated[str | None, typer.Option(help="Data of the same kind that no client holds: a dataset, or FILE.npz.")]
@@ -152,44 +159,27 @@ _Sites = Annotated[
 def judge_command(
     captures: Annotated[list[Path] | None, typer.Argument(help="Folders of captures, one per client.")] = None,
     truth: Annotated[Path | None, typer.Option(help="An .npz file of one capture's true images and labels.")] = None,
-    prior: _Prior = None,
-    attack: _Attack = None,
-    update_model: _UpdateModel = "unroll",
-    rounds_seen: _RoundsSeen = 1,
-    same_data: _SameData = "batch",
-    device: DeviceOption = "auto",
-    chunk: _Chunk = 128,
-    out: OutOption = Path("runs"),
-    data_root: DataRootOption = None,
-    resume: ResumeOption = False,
-    jobs: JobsOption = None,
-    threads: ThreadsOption = None,
-    checks_only: _ChecksOnly = False,
-    plan: _Plan = False,
-    budget: _Budget = None,
-    members: _Members = None,
-    non_members: _NonMembers = None,
+    prior: _Prior = None, attack: _Attack = None, update_model: _UpdateModel = "unroll", rounds_seen: _RoundsSeen = 1,
+    same_data: _SameData = "batch", device: DeviceOption = "auto", chunk: _Chunk = 128,
+    out: OutOption = Path("runs"), data_root: DataRootOption = None, resume: ResumeOption = False,
+    jobs: JobsOption = None, threads: ThreadsOption = None, checks_only: _ChecksOnly = False, plan: _Plan = False,
+    budget: _Budget = None, members: _Members = None, non_members: _NonMembers = None,
     model: Annotated[str | None, typer.Option(help="With --members and no captures: the network.")] = None,
-    weights: _Weights = None,
-    references: _References = REFERENCES,
-    sites: _Sites = False,
+    weights: _Weights = None, references: _References = REFERENCES, sites: _Sites = False,
     as_json: JsonOption = False,
-) -> int:
+) -> int:  # fmt: skip
     """Test what leaks from captured updates, and whether the declared defense is on."""
     began = time.monotonic()
-    attacks_only = {
+    mode = "--sites" if sites else "--members" if members or non_members else "--checks-only" if checks_only else None
+    _require_none(mode, {
         "--attack": attack, "--prior": prior, "--resume": resume, "--plan": plan, "--budget": budget,
-        "--rounds-seen": rounds_seen > 1, "--same-data": same_data != "batch",
-    }  # fmt: skip
+        "--rounds-seen": rounds_seen > 1, "--same-data": same_data != "batch", "--truth": truth,
+        "--checks-only": checks_only, "--members": members, "--non-members": non_members, "--model": model,
+        "--references": references != REFERENCES, "--weights": weights,
+    })  # fmt: skip
     if sites:
-        files = {
-            "--truth": truth, "--checks-only": checks_only, "--members": members, "--non-members": non_members,
-            "--model": model, "--references": references != REFERENCES, "--weights": weights,
-        }  # fmt: skip
-        _require_none("--sites", attacks_only | files)
         return judge_which_site(captures or [], as_json)
     if members or non_members:
-        _require_none("--members", attacks_only | {"--truth": truth, "--checks-only": checks_only})
         use_threads(threads)
         return judge_membership(captures or [], members, non_members, model, weights, references, device, as_json)
     if model is not None or weights is not None or references != REFERENCES:
@@ -200,7 +190,6 @@ def judge_command(
     if truth is not None and len(captures) > 1:
         raise UsageError("--truth works for one capture; put the truth of each into its folder, as truth.npz")
     if checks_only:
-        _require_none("--checks-only", attacks_only)
         return judge_checks([read_capture(path, truth) for path in captures], names_of(captures), as_json)
     most, public = None if budget is None else seconds_in(budget), chosen_public(prior)
     named = split_lists(attack or ([] if public == NONE else ["auto"]))
@@ -214,9 +203,10 @@ def judge_command(
     return _judged(asked, [read_capture(path, truth) for path in captures], jobs, threads, out, resume, as_json)
 
 
-def _require_none(mode: str, given: Mapping[str, object]) -> None:
-    """Refuses options of attacks beside a mode that makes none."""
-    if found := [name for name, value in given.items() if value is not None and value is not False]:
+def _require_none(mode: str | None, given: Mapping[str, object]) -> None:
+    """Refuses options of attacks, and of other modes, beside a mode that makes none."""
+    found = [name for name, value in given.items() if value is not None and value is not False]
+    if mode and (found := [name for name in found if name not in _OWN[mode]]):
         none = "no attack" if mode == "--checks-only" else "no other attack"
         raise UsageError(f"{mode} makes {none}; drop {' and '.join(found)}, or {mode}")
 

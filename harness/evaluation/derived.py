@@ -531,7 +531,8 @@ def _of_ranks(cell: CellResult, scores: Scores | IdentityScores, victims: Sequen
         yield f"p_value is {tested}, which the ranks of its victims cannot have"
     accurate = cell.lineup.confirmed_p_value
     if isinstance(scores, Scores) and accurate is not None:
-        if accurate > at_most(alike(first & scores.success["strict"].reshape(told.shape)[told])):
+        confirmed = first & scores.success["strict"].reshape(told.shape)[told]
+        if accurate > at_most(alike(confirmed)):
             yield f"confirmed_p_value is {accurate}, which the ranks of its victims cannot have"
 
 

@@ -65,6 +65,12 @@ STATES: dict[str, tuple[list[dict[str, Any]], str, str, str]] = {
         "loss of most victims never left its start.",
         "1 attack tried (cpl): its attacker does not know the defense and its noise.",
     ),
+    "nor was one that was unfit at one place of two": (
+        [HELD | {"surface": 0}, HELD | INFORMED | {"surface": 0}, HELD, HELD | INFORMED | UNFIT], "resilient",
+        "fed_cdp withstood only attackers who do not know the noise (1 attack).",
+        "2 attacks tried (cpl and map): among them attackers who know the defense and its noise. Not counted as "
+        "withstood, as unfit or undecided: map (at 1 of 2 places).",
+    ),
     "resilient, most of it untried": (
         [HELD, REFUSED | INFORMED], "resilient",
         "fed_cdp withstood only attackers who do not know the noise (1 attack).",
