@@ -82,6 +82,9 @@ class TrainDocument(BaseModel, extra="forbid"):
     def _fits_together(self) -> Self:
         if [record.round for record in self.rounds] != list(range(1, len(self.rounds) + 1)):
             raise ValueError("'rounds' are not the first ones, one after another")
+        last = next((one.accuracy for one in reversed(self.rounds) if one.accuracy is not None), self.accuracy)
+        if self.accuracy != last:
+            raise ValueError(f"'accuracy' is {self.accuracy}, that of the last round which was measured is {last}")
         for name, files in (("weights", self.weights), ("server_state", self.server_state or {})):
             for number, file in files.items():
                 if not re.fullmatch(rf"models/round_{number:05d}\.[a-z.]+", file):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from harness.base.errors import UsageError
 from harness.base.progress import counted, progress
 from harness.evaluation import Run
 from harness.experiment import CellSettings, expand
@@ -184,10 +185,23 @@ class TrainedRuns:
         return self.request.run.folder.path / "trained" / _key(settings)
 
     def finished(self, settings: TrainSettings) -> TrainDocument | None:
-        """The run of these settings, if it is over: one of this request, or any where it resumes."""
+        """The run of these settings, if it is over: one of this request, or any where it resumes.
+
+        Raises:
+            UsageError: its accuracy is not what its checkpoint says.
+        """
         folder = self.folder(settings)
         known = folder in self._begun or (self.resume and self.request.run.folder.is_of_this_run(folder / DOCUMENT))
-        return read_training(folder) if known and (folder / DOCUMENT).exists() else None
+        if not known or not (folder / DOCUMENT).exists():
+            return None
+        document = read_training(folder)
+        for said, saved in zip(document.rounds, TrainFolder(folder).saved_rounds(), strict=False):
+            if saved.accuracy not in (None, said.accuracy):  # the last one may be measured behind the checkpoint
+                raise UsageError(
+                    f"{str(folder / DOCUMENT)!r} was changed: the accuracy of round {said.round} is {said.accuracy}, "
+                    f"by its checkpoint it is {saved.accuracy}; delete the folder to train again"
+                )
+        return document
 
     def so_far(self, settings: TrainSettings) -> list[RoundRecord]:
         """The rounds that a run has finished until it was stopped, or until it diverged."""

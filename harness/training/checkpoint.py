@@ -141,6 +141,16 @@ class TrainFolder:
             )  # fmt: skip
         return saved.weights, saved.memory.model_dump(), rounds, kept, self._key(saved, settings, secret)
 
+    def saved_rounds(self) -> list[RoundRecord]:
+        """The rounds in the checkpoint; none where there is none. Raises UsageError where it is damaged."""
+        try:
+            saved = checked(_Checkpoint, parse_tensors(read_bytes(self.checkpoint)))
+            return checked(list[RoundRecord], parse_json(saved.rounds.encode()))
+        except Absent:
+            return []
+        except Damaged as problem:
+            raise self.damaged(problem) from problem
+
     def new_key(self) -> str:
         """A key for the noise and sampling of a run, from the operating system; only its owner can read its file."""
         key = os.urandom(_KEY_BYTES).hex()

@@ -90,6 +90,23 @@ def test_the_same_again(made: Path, harness: Harness, tmp_path: Path, options: l
     assert (after.points, after.answers) == (before.points, before.answers)
 
 
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [(True, "was changed: the accuracy of round 2 is 0.999, by its checkpoint it is 0."),
+     (False, "'accuracy' is 0.999, that of the last round which was measured is 0.")],
+)  # fmt: skip
+def test_an_edited_accuracy_is_not_taken(made: Path, harness: Harness, rounds: bool, said: str) -> None:
+    shutil.copytree(made, "edited")
+    for path in Path("edited/trained").glob("*/training.json"):
+        document = json.loads(path.read_text()) | {"accuracy": 0.999}
+        if rounds:
+            document["rounds"][-1]["accuracy"] = 0.999
+        path.write_text(json.dumps(document))
+    line = [word if word != "cancer" else "cancer,digits" for word in TINY]
+    finished = harness(*line, "--resume", "--out", "edited")
+    assert finished.code == 2 and said in finished.err and finished.err.count("\n") == 1
+
+
 def test_shards_make_each_level_once_and_resuming_makes_the_whole(made: Path, harness: Harness) -> None:
     points, trained = [], 0
     for part in ("1/2", "2/2"):
