@@ -22,7 +22,7 @@ from harness.attacks.token_layers import other_words, outside, row_space, token_
 from harness.attacks.token_rows import tables_of
 from harness.base.errors import UsageError
 from harness.base.words import PAD, images_of
-from harness.models import RowModel
+from harness.models import NextWord, RowModel
 from harness.models.batch_norm import in_evaluation_mode
 from harness.observation import Observation
 
@@ -38,6 +38,9 @@ _TRIES, _PLACES, _ROUNDS, _PATIENCE = 8, 3, 8, 2
 _TERMS, _SIFTED = 30, (10, 20)
 # Of the typical weight of a place, what a text has at least; bytes of one batch of equations.
 _HEAVY, _BYTES = 0.4, 2**28
+# Texts with labels that are tried at most, by so many numbers of the gradient, and of all so many; of the largest share
+# in it, the least of a text, and how much of it may be left. Numbers of whole gradients that are held at once.
+_MOST_TRIED, _MOST_NUMBERS, _MOST_KEPT, _LEFT, _HELD = 1024, 2**14, 2**22, 1e-3, 2**25
 
 
 @dataclass(frozen=True)
@@ -373,10 +376,55 @@ def sentences(reader: Reader, target: Tensor, examples: int) -> Tensor:
         text, target, share = one
         found.append(text)
         shares.append(share)
-    if not len(reader.used(target)):  # so all shares are known, whatever the scale
+    pairs = reader.pairs(target) if len(found) < examples else None
+    rest = (examples - len(found), _possible(reader, pairs)) if pairs else None
+    more = rest and explained(reader.model, reader.weights[None], target, *rest)
+    if more:
+        found, shares = [*found, *more[0]], [*shares, *more[1].tolist()]
+    if more or not len(reader.used(target)):  # so all shares are known, whatever the scale
         shares = [share / sum(shares) for share in shares]
     texts = torch.stack(found) if found else torch.empty(0, reader.places, dtype=torch.long)
     return with_copies(texts, torch.tensor(shares), examples)
+
+
+def _possible(reader: Reader, pairs: Pairs) -> Tensor:
+    """The texts (N, T) of pairs, one at each place up to their ends; none where they are too many to try."""
+    texts, ends = torch.full((1, reader.places), PAD), list[Tensor]()
+    for place in range(reader.places):
+        words = pairs.words[pairs.word[pairs.place == place]]
+        if len(texts) * len(words) + sum(map(len, ends)) > _MOST_TRIED:
+            return texts[:0]
+        texts = texts.repeat_interleave(len(words), 0)
+        texts[:, place] = words.repeat(len(texts) // max(1, len(words)))
+        ends.append(texts)
+        if not len(words):
+            break
+    return torch.cat(ends)
+
+
+def explained(
+    model: RowModel, weights: Tensor, target: Tensor, examples: int, texts: Tensor
+) -> tuple[Tensor, Tensor] | None:  # fmt: skip
+    """Some of the texts (N, T) with their shares, if so many at most explain a gradient (P,), at weights (1, P), by
+    least squares without negative shares; None where not, or where they are too many to try."""
+    labels = 1 if isinstance(model.plain_module, NextWord) else model.classes
+    texts = texts.repeat_interleave(labels, 0)
+    if not 0 < len(texts) <= _MOST_TRIED:
+        return None
+    targets, together = torch.arange(len(texts), device=target.device) % labels, max(1, _HELD // len(target))
+    kept = target.abs().topk(min(_MOST_NUMBERS, _MOST_KEPT // len(texts), len(target))).indices
+    parts = [
+        model.per_example_gradients(weights, images_of(some)[None].to(target), label[None])[0][:, kept]
+        for some, label in zip(texts.split(together), targets.split(together), strict=True)
+    ]
+    columns, wanted = torch.cat(parts).cpu().double(), target[kept].cpu().double()
+    shares = nonnegative(columns.T, wanted)
+    if shares is None or (wanted - shares @ columns).norm() > _LEFT * wanted.norm():
+        return None
+    there = shares > _LEFT * shares.max()
+    if int(there.sum()) > examples:  # no explanation by so many texts
+        return None
+    return texts[there], shares[there]
 
 
 def with_copies(texts: Tensor, shares: Tensor, examples: int) -> Tensor:

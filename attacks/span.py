@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from harness.attacks import sentences
-from harness.attacks.among import at_once
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.attacker import Reads
 from harness.attacks.token_layers import (
@@ -53,7 +52,7 @@ from harness.attacks.token_layers import (
 )
 from harness.attacks.token_rows import moved, used_rows
 from harness.base.words import PAD, images_of
-from harness.models import NextWord, RowModel
+from harness.models import RowModel
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
 
@@ -63,8 +62,6 @@ _NEAR, _BLURRED, _FOLLOWED = 1e-3, 0.1, 4
 # Where all is blurred: words that are tried at a place, for each text and at most; beginnings that are followed, and
 # those of one.
 _TRIED, _MOST_TRIED, _KEPT, _OF_ONE = 6, 24, 12, 4
-# Beginnings of texts that are tried as texts, at most, by so many numbers of the gradient, and of all so many.
-_MOST_BEGUN, _MOST_NUMBERS, _MOST_KEPT = 1024, 2**14, 2**22
 
 
 @ATTACKS.register("span")
@@ -265,27 +262,13 @@ def texts_by_prefix(observation: Observation, later: TokenLayer, row: int) -> Te
 
 def _with_equal_ones(seen: Observation, found: Tensor) -> Tensor:
     """The texts (n, T) with those that are equal to one of them or begin one, which no beginning tells: all of them
-    together explain the gradient, by least squares without negative shares."""
-    model, told, places = seen.model, found[found.any(1)], torch.arange(found.shape[1])
+    together explain the gradient."""
+    told, places = found[found.any(1)], torch.arange(found.shape[1])
     begun = torch.where(places <= places[:, None, None], told, PAD).flatten(0, 1).unique(dim=0)
-    labels = 1 if isinstance(model.plain_module, NextWord) else model.classes
-    texts = begun[begun.any(1)].repeat_interleave(labels, 0)
-    if not 0 < len(told) < len(found) or len(texts) > _MOST_BEGUN:
+    if not 0 < len(told) < len(found):
         return found
-    targets, together = torch.arange(len(texts), device=seen.target.device) % labels, max(1, at_once(seen) // 2)
-    kept = seen.target[0].abs().topk(min(_MOST_NUMBERS, _MOST_KEPT // len(texts), seen.target.shape[1])).indices
-    parts = [
-        model.per_example_gradients(seen.weights, images_of(some)[None].to(seen.target), label[None])[0][:, kept]
-        for some, label in zip(texts.split(together), targets.split(together), strict=True)
-    ]
-    columns, wanted = torch.cat(parts).cpu().double(), seen.target[0, kept].cpu().double()
-    shares = sentences.nonnegative(columns.T, wanted)
-    if shares is None or (wanted - shares @ columns).norm() > _NEAR * wanted.norm():
-        return found
-    there = shares > _NEAR * shares.max()
-    if int(there.sum()) > len(found):  # no explanation by so many texts
-        return found
-    return sentences.with_copies(texts[there], shares[there] / shares.sum(), len(found))
+    shared = sentences.explained(seen.model, seen.weights, seen.target[0], len(found), begun[begun.any(1)])
+    return found if shared is None else sentences.with_copies(shared[0], shared[1] / shared[1].sum(), len(found))
 
 
 def _longer(texts: Tensor, tokens: Tensor, place: int) -> Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from harness.attacks import run_attack, sentences, span
+from harness.attacks import run_attack, sentences
 from harness.attacks.sentences import first_attention
 from harness.attacks.span import Span, prefix_layer, takes_beginnings
 from harness.base.errors import UsageError
@@ -97,7 +97,7 @@ def test_texts_that_are_equal_or_begin_others_are_told_by_the_whole_gradient(
 
 def test_few_numbers_of_many_beginnings_tell_equal_ones(own: RowModel, monkeypatch: pytest.MonkeyPatch) -> None:
     texts, held, solve = TEXTS[[1, 2, 1]], list[int](), sentences.nonnegative
-    monkeypatch.setattr(span, "_MOST_KEPT", 2**13)
+    monkeypatch.setattr(sentences, "_MOST_KEPT", 2**13)
     monkeypatch.setattr(sentences, "nonnegative", lambda *given: held.append(given[0].numel()) or solve(*given))
     assert read(seen(own, texts)) == sorted(map(tuple, texts.tolist()))
     assert max(held) <= 2**13

@@ -255,6 +255,27 @@ def test_equal_texts_and_texts_of_one_word_come_back(
         assert sorted(found.tolist()) == sorted(tokens.tolist())
 
 
+ALIKE = {
+    "another order": [[5, 9, 7, 31, 12], [9, 5, 31, 7, 12]],
+    "no word of their own": [[5, 9, 7], [9, 31, 7], [5, 31, 9]],
+    "beside another text": [[44, 8, 3, 17, 29, 50], [5, 9, 7], [9, 7, 5]],
+    "one of them twice": [[5, 9, 7], [9, 7, 5], [5, 9, 7]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ALIKE)
+def test_texts_of_the_same_words_are_told_by_the_whole_gradient(case: str) -> None:
+    alike = RowModel("text_transformer", TextShape(60, 12), 6)
+    texts = torch.stack([torch.tensor(one + [PAD] * (12 - len(one))) for one in ALIKE[case]])
+    keys, labels = ((0, 0),), torch.tensor([[0, 1, 0]])[:, : len(texts)]
+    weights = alike.initial_weights(list(keys))
+    target = alike.gradient(weights, images_of(texts)[None], labels)
+    read = made(Span(), Observation(alike, weights, target, len(texts), keys))[0]
+    assert sorted(map(tuple, read.tolist())) == sorted(map(tuple, texts.tolist()))
+    noisy = target + 1e-3 * torch.randn(target.shape, generator=torch.Generator().manual_seed(0))
+    assert not made(Span(), Observation(alike, weights, noisy, len(texts), keys)).any()
+
+
 def test_each_text_has_a_scale_of_its_own(model: RowModel, notes: Dataset) -> None:
     """As clips of single examples leave it: a sum of gradients, each times a number that nobody knows."""
     (one, of_one), (other, of_other) = (seen(model, notes, [[place]]) for place in (0, 1))
