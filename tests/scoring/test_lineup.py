@@ -204,6 +204,15 @@ def test_ties_are_not_hits() -> None:
     assert result.ranks.tolist() == [[1.5]] and not result.first.any() and result.lineup.rate == 0.0
 
 
+def test_who_always_makes_the_most_usual_image_knows_nothing() -> None:
+    """Were decoys that equal a truth left out, its p-value would be the smallest."""
+    random = torch.Generator().manual_seed(0)
+    images = torch.rand(400, 1, 2, 4, generator=random)
+    images[torch.rand(400, generator=random) < 0.3] = images[0]
+    indices, labels = torch.randperm(400, generator=random)[:64, None], torch.zeros(400).long()
+    assert lineup_test(images[:1].repeat(64, 1, 1, 1)[:, None], indices, images, labels, seed=0).lineup.p_value > 0.1
+
+
 def test_an_image_of_several_victims_that_a_decoy_equals_is_not_confirmed() -> None:
     """Whoever makes the most usual row of a table makes that of many."""
     images = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0))
