@@ -208,7 +208,7 @@ def test_who_always_makes_the_most_usual_image_knows_nothing() -> None:
     """Were decoys that equal a truth left out, its p-value would be the smallest."""
     random = torch.Generator().manual_seed(0)
     images = torch.rand(400, 1, 2, 4, generator=random)
-    images[torch.rand(400, generator=random) < 0.3] = images[0]
+    images[torch.rand(400, generator=random) < 0.3] = images[0].clone()
     indices, labels = torch.randperm(400, generator=random)[:64, None], torch.zeros(400).long()
     assert lineup_test(images[:1].repeat(64, 1, 1, 1)[:, None], indices, images, labels, seed=0).lineup.p_value > 0.1
 
