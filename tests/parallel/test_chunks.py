@@ -157,7 +157,8 @@ def test_a_secret_key_is_that_of_all_workers_and_lies_in_one_file(
 
     def go(name: str, rounds: int, chunk: int = 2, jobs: int = 1) -> Any:
         options = TrainOptions(
-            chunk, keep=(1, 2), resume=rounds > 1, secret=True, on_round=lambda _: started.extend(command_lines()),
+            chunk, keep=tuple(range(1, rounds + 1)), resume=rounds > 1, secret=True,
+            on_round=lambda _: started.extend(command_lines()),
             parallel=Processes(jobs, 1, tmp_path) if jobs > 1 else None,
         )  # fmt: skip
         settings = train_settings(**TINY | {"rounds": rounds, "defense": "fed_cdp"})
