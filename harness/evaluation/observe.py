@@ -282,7 +282,7 @@ class Stage:
         tamper = self.tampering(settings)
         sent = tamper and sent_by(tamper, split.public, settings)
         model = RowModel(
-            settings.model, dataset.image_shape, dataset.num_classes, whole.images, tamper and tamper.front
+            settings.model, self.shape(dataset), dataset.num_classes, whole.images, tamper and tamper.front
         )
         require_texts_for(model.name, model.vocabulary, dataset.words)
         model.require_batch(settings.batch_size)
@@ -373,6 +373,10 @@ class Stage:
     def choose(self, dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
         """Choose the victims that are attacked."""
         return _select(dataset, rows, settings)
+
+    def shape(self, dataset: Dataset) -> tuple[int, int, int]:
+        """Return the shape of an example, as the network is made of it."""
+        return dataset.image_shape
 
     def tampering(self, settings: CellSettings) -> Tamper | None:
         """Return what the server does to the network before the round."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from harness.base.errors import UsageError
 from harness.base.randomness import Stream, generator
+from harness.base.words import PAD, tokens_of
 from harness.datasets.public import NONE
 from harness.evaluation.controls import with_other_key
 from harness.experiment import CellSettings
@@ -30,10 +31,12 @@ from harness.judging.plays import (
     UNFIT,
     UNLIKE,
     Drawn,
+    Played,
     cannot,
     check_of_draws,
     other_reading,
     other_trainings,
+    shortened,
     without_noise,
 )
 from harness.judging.series import along_the_way
@@ -45,6 +48,8 @@ _TIMES = "times what the truth gives"
 _BY_ORDER = f"and {PLAYS} other orders of its examples give as much"
 # Of what the truth gives, the noise from which on nobody sees how much of it was sent.
 _SEEN = 0.1
+# Of what fewer empty places change, what others may change at most.
+_FEWER = 3.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,6 +324,8 @@ def _of_known_noise(
         return check
     if (otherwise := _read_otherwise(check, captured, sent, made, left, play)) is not None:
         return otherwise
+    if left.level is None and (unknown := _by_padding(check, captured, sent, made, play)) is not None:
+        return unknown
     # A multiple of what these very steps give are no other steps.
     if _TIMES not in check.detail and (other := _by_steps(check, captured, sent, play)) is not None:
         return other
@@ -342,12 +349,16 @@ def _read_otherwise(
         UsageError: it has to be read otherwise, and no noise hides how well it then fits.
     """
 
-    def fits(clients: CapturedClients, own: Tensor) -> bool:
+    def fits(readings: Sequence[Played]) -> bool:
+        own, wide = torch.empty_like(made), torch.empty_like(made)
+        for _, played, rows in readings:
+            own[rows] = played[rows]
         other = replace(left, made=own)
         found = other.check(sent - own)
         if found.outcome != "violated" or captured.sums:
             return found.outcome != "violated"
-        wide = moved_by_rounding(clients, own, SINGLE, play)
+        for clients, played, rows in readings:
+            wide[rows] = moved_by_rounding(clients, played, SINGLE, play)[rows]
         return _by_rounding(found, other, sent, wide, captured.record.optimizer) is not None
 
     if (words := other_reading(captured, sent, made, play, fits, left.level is not None)) is None:
@@ -355,6 +366,31 @@ def _read_otherwise(
     if left.level is None:
         raise UsageError(f"{NAME} only if it is read otherwise than it stands there: {words}")
     return replace(check, detail=f"{check.detail}; it fits better where {words}")
+
+
+def _by_padding(
+    check: Check, captured: CapturedClients, sent: Tensor, made: Tensor, play: Callable[[CapturedClients], Tensor]
+) -> Check | None:
+    """The check where empty places behind texts count, and batches of several steps had nobody knows how many; None
+    where they do not, or what is left is more than they make."""
+    record, images = captured.record, captured.images
+    if record.data != "text" or images is None or record.truths == record.batch_size:
+        return None
+    made_by, least = torch.zeros(len(made)), UNLIKE * made.norm(dim=1)
+    for longest, texts in shortened(images):
+        try:
+            moved = (play(replace(captured, images=texts)) - made).norm(dim=1)
+        except Exception:  # the user's own network may need all places
+            return None
+        whole = (tokens_of(images)[..., longest:] == PAD).flatten(1).all(1)
+        made_by = made_by.maximum(moved.where(whole, torch.zeros(())))
+    if bool(((sent - made).norm(dim=1) > least.maximum(_FEWER * made_by)).any()) or bool((made_by < least).all()):
+        return None
+    said = (
+        f"{check.detail.partition(';')[0]}; the network counts empty places behind texts, and of several batches "
+        "nobody knows how many there were: pad texts to all places in the captured round, or mask them"
+    )
+    return cannot(NAME, said)
 
 
 def _by_draws(

@@ -11,7 +11,7 @@ nobody is accused. Where the training was another than declared, in one of the u
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -203,16 +203,19 @@ _AS_TRAINED = "give them as they were trained on, behind any augmentation, or le
 Reading = tuple[str, CapturedClients]
 """How a truth has to be changed, in words, and the clients with the changed truth."""
 
+Played = tuple[CapturedClients, Tensor, list[int]]
+"""Clients with a truth that is read in one way, what they send of it (V, P), and the rows of those of whom it is."""
+
 
 def other_reading(
     captured: CapturedClients, sent: Tensor, made: Tensor, play: Callable[[CapturedClients], Tensor],
-    fits: Callable[[CapturedClients, Tensor], bool], noisy: bool,
+    fits: Callable[[Sequence[Played]], bool], noisy: bool,
 ) -> str | None:  # fmt: skip
     """Return how the truth has to be read to explain what clients sent, with the fix; None where nothing here helps.
 
     Args:
         sent, made: (V, P), what was sent, and what the truth gives as it stands.
-        play: makes what clients send of their truth. fits: whether that is what was sent, for all clients.
+        play: makes what clients send of their truth. fits: whether that is what was sent, each client by its reading.
         noisy: whether noise is in what was sent, beside which readings that have to be searched are not found.
     """
     ways, clients, plays = [""], [captured], [made]
@@ -228,17 +231,12 @@ def other_reading(
         if not noisy:  # where rounding hides much, what is a little nearer is so by chance
             apart[0] *= NEARER
         nearest = apart.argmin(0).tolist()
-        rows, best = range(len(sent)), torch.stack([plays[way][row] for row, way in enumerate(nearest)])
-        images, labels = (
-            torch.stack([getattr(clients[way], name)[row] for row, way in enumerate(nearest)])
-            for name in ("images", "labels")
-        )
-        if any(nearest) and fits(replace(captured, images=images, labels=labels), best):
-            found = {way: [row for row in rows if nearest[row] == way] for way in dict.fromkeys(nearest) if way}
+        found = {way: [row for row, own in enumerate(nearest) if own == way] for way in dict.fromkeys(nearest)}
+        if any(nearest) and fits([(clients[way], plays[way], own) for way, own in found.items()]):
             return "; ".join(
                 f"{ways[way]} ({len(own)} of {len(sent)} clients, such as client {own[0] + 1})"
-                for way, own in found.items()
-            )
+                for way, own in found.items() if way
+            )  # fmt: skip
     return None
 
 
@@ -267,20 +265,28 @@ def _readings(captured: CapturedClients) -> Iterator[Reading]:
         yield f"images are {words}: {_AS_TRAINED}", replace(captured, images=turned)
 
 
+def shortened(texts: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Yield texts (V, n, 1, BITS, T) with fewer places, as many as the longest text of each client has."""
+    there = (tokens_of(texts) != PAD).sum(-1)
+    for longest in there.amax(1).unique().tolist()[-_WIDTHS:]:
+        if longest < texts.shape[-1]:
+            yield longest, texts[..., :longest]
+
+
 def _paddings(texts: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield texts (V, n, 1, BITS, T) with fewer empty places behind them, or with these in front, in words."""
-    there = (tokens_of(texts) != PAD).sum(-1)
-    longest, places = int(there.max()), texts.shape[-1]
-    if longest < places:
+    for longest, cut in shortened(texts):
         words = f"texts were padded to the longest of their batch, {longest} places: let the network of the factory cut"
-        yield f"{words} them to as many", texts[..., :longest]
-        ahead = (torch.arange(places) - (places - there[..., None])) % places
-        moved = texts.gather(-1, ahead[..., None, None, :].expand_as(texts))
+        yield f"{words} them to as many, or pad to all places in training", cut
+    empty = texts.shape[-1] - (tokens_of(texts) != PAD).sum(-1)[..., None]
+    if bool(empty.any()):
+        moved = (torch.arange(texts.shape[-1]) - empty) % texts.shape[-1]
+        moved = texts.gather(-1, moved[..., None, None, :].expand_as(texts))
         yield "texts were padded in front: let the network of the factory move them to the last places", moved
 
 
-# Of examples, no more than this many are turned one by one.
-_TURNED = 16
+# Of clients' longest texts, so many lengths are tried; of examples, no more than so many are turned one by one.
+_WIDTHS, _TURNED = 16, 16
 # Steps of a search for a scaling, and the digits that are kept of it.
 _STEPS, _KEPT = 8, 4
 

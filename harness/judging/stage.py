@@ -96,6 +96,9 @@ class CapturedStage(Stage):
     def dataset(self, name: str, model: str | None = None) -> Dataset:
         return self._whole
 
+    def shape(self, dataset: Dataset) -> tuple[int, int, int]:
+        return self._captured.record.shape
+
     def split(self, settings: CellSettings) -> DataSplit:
         return self._split if settings.prior != NONE else DataSplit(self._whole, None)
 

@@ -22,6 +22,7 @@ from harness.datasets import load_dataset
 from harness.datasets.notes import vocabulary
 from harness.judging.capture import read_capture
 from harness.judging.declared import cells_of
+from harness.judging.explained import explained
 from harness.judging.federation import gathered
 from harness.judging.stage import CapturedStage, public_split
 from harness.observation import Observation
@@ -74,7 +75,19 @@ def unmasked(known: int, places: int, classes: int) -> nn.Module:
     return Means(known, classes)
 
 
+class InPlaces(Means):
+    """Another, with a vector for each place that the network takes."""
+
+    def __init__(self, known: int, places: int, classes: int) -> None:
+        super().__init__(known, classes)
+        self.places = nn.Embedding(places, 24)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.order(self.words(tokens) + self.places.weight[: tokens.shape[1]])[0].mean(1))
+
+
 MODEL = f"{__name__}:make"
+IN_PLACES = f"{__name__}:InPlaces"
 NOTES = load_dataset("notes", Path())
 
 
@@ -184,6 +197,36 @@ def test_texts_that_were_padded_otherwise_accuse_nobody(tmp_path: Path, judge: A
         capture.batch(tokens, NOTES.labels[:2])
     code, _, told = judge([tmp_path / "one"], "--attack", "token_rows", "--prior", "notes")
     assert code == 2 and said in told, told
+
+
+@pytest.mark.parametrize(("steps", "all_places", "outcome"), [
+    (1, 3, "holds"), (1, 1, "(1 of 3 clients, such as client 2); texts"),
+    (1, 0, "(1 of 3 clients, such as client 1); texts"), (2, 3, "holds"), (2, 0, "cannot tell"),
+])  # fmt: skip
+def test_each_client_may_pad_to_a_length_of_its_own(tmp_path: Path, steps: int, all_places: int, outcome: str) -> None:
+    """The first of them to all places; of several batches nobody knows how long each was."""
+    known: dict[str, Any] = {"model": IN_PLACES, "vocabulary": KNOWN, "places": PLACES, "strict": True}
+    for client in range(3):
+        torch.manual_seed(0)
+        network = InPlaces(KNOWN, PLACES, TOPICS)
+        optimizer = torch.optim.SGD(network.parameters(), RATE)
+        with captured(network, tmp_path / str(client), optimizer, **known) as capture:
+            for step in range(steps):
+                own = torch.arange(2) + 2 * (steps * client + step)
+                tokens, labels = tokens_of(NOTES.images[own]), NOTES.labels[own]
+                width = PLACES if client < all_places else int((tokens != PAD).sum(1).max())
+                tokens = nn.functional.pad(tokens, (0, PLACES - tokens.shape[1]), value=PAD)[:, :width]
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(network(tokens), labels).backward()
+                optimizer.step()
+                capture.batch(tokens, labels)
+    clients = gathered([read_capture(tmp_path / str(client)) for client in range(3)])
+    (cell,) = cells_of(clients, "texts", ["cpl"], "none", "cpu")
+    if "client" not in outcome:
+        assert explained(clients, cell, tmp_path).outcome == outcome
+        return
+    with pytest.raises(UsageError, match=re.escape(outcome)):
+        explained(clients, cell, tmp_path)
 
 
 def test_members_of_a_suite_that_make_images_are_none_of_texts(tmp_path: Path) -> None:
