@@ -1,5 +1,6 @@
 """The command line: one file per command, imported when it is called; mistakes as one line and an exit code."""
 
+import errno
 import importlib
 import json
 import logging
@@ -271,6 +272,8 @@ def _fault(error: BaseException) -> int:
         return _say(
             f"a file could not be written ({in_one_line(error)}); make room, TMPDIR names the folder of scratch files"
         )
+    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        return _say(f"the system does not follow a name or a path ({in_one_line(error)}); name another one")
     if isinstance(error, UnicodeError) or "surrogates not allowed" in str(error):
         return _say(f"a name or a path is not text in UTF-8 ({in_one_line(error)}); rename it")
     if os.environ.get("HARNESS_TRACEBACK"):
