@@ -9,6 +9,7 @@ best. A text whose sum equals what was seen is right, and with its gradient take
 rarer.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -17,9 +18,10 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from harness.attacks.token_layers import other_words, outside, row_space, token_layer, trial_text, vectors_at
-from harness.attacks.token_rows import tables_of
+from harness.attacks.token_rows import TableRows, tables_of
 from harness.base.errors import UsageError
 from harness.base.words import PAD, images_of
 from harness.models import NextWord, RowModel
@@ -31,13 +33,13 @@ _SAME, _MAY, _USED = 1e-4, 1e-4, 1e-4
 # Of a sum: how far a right text's may be off, and of its gradient by the one word; of a word's derivatives, that by its
 # query up to which it listens to itself alone; how far the number of equal texts may be off.
 _RIGHT, _ITS_OWN, _ALONE, _WHOLE = 1e-3, 1e-2, 1e-4, 0.1
-# Words of one place, and as many of several, from which a text is looked for, in vain, before the search ends; places
-# that are tried of each; how often the weights of pairs are computed anew, and how often without coming nearer.
-_TRIES, _PLACES, _ROUNDS, _PATIENCE = 8, 3, 8, 2
-# Pairs that are chosen, one after the other, to see which place fits; after these many, a third of the places stays.
-_TERMS, _SIFTED = 30, (10, 20)
-# Of the typical weight of a place, what a text has at least; bytes of one batch of equations.
-_HEAVY, _BYTES = 0.4, 2**28
+# Words from which a text is looked for, in vain, before the search ends; how often the weights of pairs are computed
+# anew, and how often without coming nearer.
+_TRIES, _ROUNDS, _PATIENCE = 32, 10, 2
+# What a share is off by that least squares tell; what a pair costs that is not likely, in equations.
+_BLUR, _COST = 0.2, 0.01
+# Of the typical weight of a place, what a text has at least.
+_HEAVY = 0.4
 # Texts with labels that are tried at most, by so many numbers of the gradient, and of all so many; of the largest share
 # in it, the least of a text, and how much of it may be left. Numbers of whole gradients that are held at once.
 _MOST_TRIED, _MOST_NUMBERS, _MOST_KEPT, _LEFT, _HELD = 1024, 2**14, 2**22, 1e-3, 2**25
@@ -135,7 +137,8 @@ class Pairs:
     Attributes:
         words: (W,), the tokens that were used. rows: (W, E), of each the table's gradient. sums: (W, 3 E), of each the
             derivatives by query, key and value, over the deviation, summed over where it stands.
-        word, place: (N,), of each pair, ``word`` an index into ``words``.
+        word, place: (N,), of each pair, ``word`` an index into ``words``. likely: (N,), how much of the word's
+            derivatives the place has, by least squares.
         centred: (N, E), the norm's input less its mean, over its deviation. deviation: (N,).
         queries, keys: (N, H, D). values: (H, N, E), of each head behind the last matrix.
     """
@@ -145,6 +148,7 @@ class Pairs:
     sums: Tensor
     word: Tensor
     place: Tensor
+    likely: Tensor
     centred: Tensor
     deviation: Tensor
     queries: Tensor
@@ -175,11 +179,17 @@ class Pairs:
         return torch.einsum("hn,nhd->hd", attended * gained, self.keys) / self.keys.shape[2] ** 0.5
 
     def spread(self, own: int) -> Tensor:
-        """Weights (N,) of pairs before anything is known: all of a place are alike, and pair ``own`` is there."""
-        count = self.place.bincount()[self.place].double()
-        there = torch.where(self.place == self.place[own], 0.0, 1 / count)
-        there[own] = 1.0
-        return there
+        """Weights (N,) of pairs before anything is known: the likely ones of a place, and pair ``own``."""
+        weights = self.likely.clamp(_BLUR**2, 1.0).square()
+        there = weights / torch.zeros_like(weights).index_add(0, self.place, weights)[self.place]
+        return there.where(self.place != self.place[own], 0.0).index_fill(0, torch.tensor(own), 1.0)
+
+    def surest(self) -> Tensor:
+        """Return the pairs (N,) in order: first those of words that were used once, at that place, which have all of
+        its derivatives, and small ones."""
+        squares = torch.zeros(len(self.words)).to(self.likely).index_add(0, self.word, self.likely.square())
+        off = squares[self.word] - 2 * self.likely + 1
+        return ((off + _BLUR) * self.sums.norm(dim=1)[self.word]).argsort(stable=True)
 
 
 @dataclass(frozen=True)
@@ -267,7 +277,7 @@ class Reader:
 
     def __init__(self, model: RowModel, weights: Tensor, target: Tensor) -> None:
         self.model, self.weights = model, weights
-        self.found, (self.table, _) = first_attention(model), tables_of(model, "span")
+        self.found, (self.table, self.learned) = first_attention(model), tables_of(model, "span")
         network = model.plain(weights)
         attention, norm = (
             deepcopy(network.get_submodule(name)).cpu().double().requires_grad_(False)
@@ -282,9 +292,13 @@ class Reader:
         """The part of a gradient (P,) that is of the weights of that name, in double precision."""
         return self.model.layout.split(target[None])[name][0].cpu().double()
 
+    def rows(self, target: Tensor, table: TableRows) -> Tensor:
+        """The rows (V or T, E) of a table in a gradient (P,), in double precision."""
+        return table.of(self.model.layout.split(target[None]))[0].cpu().double()
+
     def words(self, target: Tensor) -> Tensor:
-        """The rows (V, E) of a gradient (P,) that are of each word, in double precision."""
-        return self.table.of(self.model.layout.split(target[None]))[0].cpu().double()
+        """The rows (V, E) of a gradient (P,) that are of each word."""
+        return self.rows(target, self.table)
 
     def used(self, target: Tensor) -> Tensor:
         """The words (W,) behind a gradient (P,), and number 0 where the network reads it."""
@@ -308,20 +322,27 @@ class Reader:
         three = read[word, place] @ self.attention.in_proj_weight.T + self.attention.in_proj_bias
         queries, keys, values = three.unflatten(1, (3, self.attention.num_heads, -1)).unbind(1)
         last = self.attention.out_proj.weight.unflatten(1, (self.attention.num_heads, -1))
-        own, sums = (word, place), self._sums(given[:, there], matrix)
+        own, (sums, by_place) = (word, place), self._sums(given[:, there], matrix)
         values = torch.einsum("nhd,ehd->hne", values, last)
-        return Pairs(used, rows[used], sums, *own, centred[own], deviation[own], queries, keys, values)
+        of_words, of_places = [*sums.chunk(3, 1), rows[used]], [*by_place.chunk(3, 1)]
+        if self.learned is not None:
+            of_places.append(self.rows(target, self.learned)[there])
+        likely = _shares(of_words[: len(of_places)], of_places)[word, there.cumsum(0)[place] - 1]
+        return Pairs(
+            used, rows[used], sums, *own, likely, centred[own], deviation[own], queries, keys, values
+        )  # fmt: skip
 
-    def _sums(self, given: Tensor, matrix: Tensor) -> Tensor:
-        """Vectors (W, T, E) are sums of one of the word and one of the place, but for their deviation."""
+    def _sums(self, given: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        """Of words (W, 3 E) and of places (T, 3 E): vectors (W, T, E) are sums of one of the word and one of the place,
+        but for their deviation."""
         parts = torch.cat([given[:, 0], given[0, 1:] - given[:1, 0]])
         parts = torch.cat([(parts - parts.mean(1, keepdim=True)) * self.norm.weight, self.norm.bias[None]])
-        return (matrix @ torch.linalg.pinv(parts))[:, : len(given)].T
+        words, others = (matrix @ torch.linalg.pinv(parts)).T[:-1].split([len(given), given.shape[1] - 1])
+        return words, torch.cat([words.sum(0, keepdim=True) - others.sum(0, keepdim=True), others])
 
-    def listening(self, pairs: Pairs, word: int) -> list[Listening]:
-        """Return the derivatives of a word at each of its places."""
-        owns = (pairs.word == word).nonzero()[:, 0].tolist()
-        return Listening.all(pairs, [(own, *self._derivatives(pairs, own)) for own in owns])
+    def listening(self, pairs: Pairs, own: int) -> list[Listening]:
+        """Return the derivatives of a word at its place."""
+        return Listening.all(pairs, [(own, *self._derivatives(pairs, own))])
 
     def _derivatives(self, pairs: Pairs, own: int) -> tuple[Tensor, Tensor]:
         """By the query (H, D) of a pair, and by what attention says to it (E, 1), or (E, 3) with the directions in
@@ -367,12 +388,21 @@ class Reader:
         return self.model.gradient(self.weights[None], images, labels)[0]
 
 
+def _shares(words: list[Tensor], places: list[Tensor]) -> Tensor:
+    """Shares (W, T) of derivatives of words (W, E) that make up those of places (T, E), by least squares; each kind of
+    derivatives counts alike."""
+    scales = [one.norm().clamp_min(1e-300) for one in words]
+    ones, others = (torch.cat([a / b for a, b in zip(of, scales, strict=True)], 1) for of in (words, places))
+    return (others @ torch.linalg.pinv(ones)).T
+
+
 def sentences(reader: Reader, target: Tensor, examples: int) -> Tensor:
     """The texts (n, T) of a gradient (P,), empty where one was not found. Equal texts are one whose share is several
     times that of one text."""
     found: list[Tensor] = []
     shares: list[float] = []
-    while len(found) < examples and (one := _next(reader, target)) is not None:
+    tried = Counter[tuple[int, int]]()
+    while len(found) < examples and (one := _next(reader, target, tried)) is not None:
         text, target, share = one
         found.append(text)
         shares.append(share)
@@ -436,28 +466,30 @@ def with_copies(texts: Tensor, shares: Tensor, examples: int) -> Tensor:
     return torch.cat([texts, texts.repeat_interleave(copies - 1, 0), empty])[:examples]
 
 
-def _next(reader: Reader, target: Tensor) -> tuple[Tensor, Tensor, float] | None:
-    """One text, the gradient without it, and its share. First come words that may stand at one place only, and of these
-    and of the others those with short rows: they were used once, in a long text."""
+def _next(
+    reader: Reader, target: Tensor, tried: Counter[tuple[int, int]]
+) -> tuple[Tensor, Tensor, float] | None:  # fmt: skip
+    """One text, the gradient without it, and its share. First come the surest pairs that were least often ``tried``."""
     pairs = reader.pairs(target)
     if pairs is None:
         return None
-    short, one_place = pairs.rows.norm(dim=1).argsort(), pairs.word.bincount(minlength=len(pairs.words)) == 1
-    first, others = short[one_place[short]], short[~one_place[short]]
-    for word in [*first[:_TRIES].tolist(), *others[:_TRIES].tolist()]:
-        for text in _heard(reader, pairs, word):
-            left = reader.without(target, text, pairs.words[word])
+    names = list(zip(pairs.words[pairs.word].tolist(), pairs.place.tolist(), strict=True))
+    for own in sorted(pairs.surest().tolist(), key=lambda pair: tried[names[pair]])[:_TRIES]:
+        tried[names[own]] += 1
+        for text in _heard(reader, pairs, own):
+            left = reader.without(target, text, pairs.words[pairs.word[own]])
             if left is not None:
                 return text, *left
     return None
 
 
-def _heard(reader: Reader, pairs: Pairs, word: int) -> Iterator[Tensor]:
-    """Texts (T,) to which a word may listen: one that says all it heard, or the word alone if that is nothing."""
-    if pairs.is_alone(word):
-        yield from (pairs.text(own, reader.places) for own in (pairs.word == word).nonzero()[:, 0])
+def _heard(reader: Reader, pairs: Pairs, own: int) -> Iterator[Tensor]:
+    """Texts (T,) to which a word may listen at its place: one that says all it heard, or the word alone if that is
+    nothing."""
+    if pairs.is_alone(int(pairs.word[own])):
+        yield pairs.text(torch.tensor([own]), reader.places)
         return
-    for heard in _best(reader.listening(pairs, word), pairs):
+    for heard in reader.listening(pairs, own):
         guess, off = Guess.first(pairs, heard), [torch.inf]
         while len(off) <= _ROUNDS and min(off[-_PATIENCE:]) <= min(off):
             guess = _nearer(pairs, heard, guess)
@@ -475,58 +507,33 @@ def _nearer(pairs: Pairs, heard: Listening, guess: Guess) -> Guess | None:
     where it leads nowhere."""
     (columns, derivatives), own = equations(pairs, heard, guess), heard.own
     others = (pairs.place != pairs.place[own]).nonzero()[:, 0]
-    scale = columns.norm(dim=0).mean() / derivatives.norm(dim=0).clamp_min(1e-300)
+    typical = columns.norm(dim=0).mean()
+    scale = typical / derivatives.norm(dim=0).clamp_min(1e-300)
     either = derivatives * scale
-    known = torch.cat([columns[:, others], either, -either], 1)
-    found = nonnegative(known, -columns[:, own], guess.found)
+    told = torch.cat([columns[:, others], either, -either], 1)
+    counted, wanted = _of_texts(pairs, own, others, told.shape[1])
+    known = torch.cat([functional.pad(told, (0, counted.shape[1] - told.shape[1])), typical * counted])
+    found = nonnegative(known, torch.cat([-columns[:, own], typical * wanted]), guess.found)
     if found is None:  # a step went beyond all numbers
         return None
     there = torch.zeros_like(guess.there)
     there[others], there[own] = found[: len(others)], 1.0
-    more, less = found[len(others) :].chunk(2)
+    more, less = found[len(others) : told.shape[1]].chunk(2)
     gain, said = ((more - less) * scale).split([len(guess.gain), len(guess.said)])
     return Guess(there, guess.gain + gain, guess.said + said, found)
 
 
-def _best(places: list[Listening], pairs: Pairs) -> list[Listening]:
-    """The places at which a word explains best, by pairs that are chosen one after the other, what it heard."""
-    if len(places) <= _PLACES:
-        return places
-    off, count = [], max(1, _BYTES // (4 * places[0].query.numel() * len(pairs.word)))
-    for first in range(0, len(places), count):
-        systems = [_without_derivatives(pairs, heard) for heard in places[first : first + count]]
-        off.append(_left(*(torch.stack(parts) for parts in zip(*systems, strict=True))))
-    best = torch.cat(off).nan_to_num(torch.inf).sort()
-    return [places[index] for index in best.indices[:_PLACES].tolist()]
-
-
-def _without_derivatives(pairs: Pairs, heard: Listening) -> tuple[Tensor, Tensor]:
-    """The first guess's columns (N, M) and what they have to add up to (M,), both less what derivatives explain."""
-    columns, derivatives = equations(pairs, heard, Guess.first(pairs, heard))
-    basis = torch.linalg.qr(derivatives / derivatives.norm(dim=0).clamp_min(1e-300))[0]
-    columns = columns - basis @ (basis.T @ columns)
-    wanted = -columns[:, heard.own]
-    columns[:, pairs.place == pairs.place[heard.own]] = 0.0
-    return columns.T.float(), wanted.float()
-
-
-def _left(terms: Tensor, wanted: Tensor) -> Tensor:
-    """Return what share (R,) of vectors (R, M) is left when some of the terms (R, N, M) are weighed; infinite, of those
-    that were sifted out."""
-    terms = terms / terms.norm(dim=2, keepdim=True).clamp_min(1e-30)
-    count, rows, rest = len(terms), torch.arange(len(terms)), wanted
-    chosen = torch.zeros(count, 0, dtype=torch.long)
-    for used in range(1, _TERMS + 1):
-        fits = (terms @ rest[..., None])[..., 0].scatter(1, chosen, -1.0)
-        chosen = torch.cat([chosen, fits.argmax(1, keepdim=True)], 1)
-        own = terms[torch.arange(len(rows))[:, None], chosen]
-        products = own @ own.mT + 1e-6 * torch.eye(used)
-        weights = torch.linalg.solve(products, own @ wanted[..., None])
-        rest = wanted - (own.mT @ weights)[..., 0]
-        if used in _SIFTED and len(rows) > 3:
-            best = rest.norm(dim=1).div(wanted.norm(dim=1)).argsort()[: (len(rows) + 2) // 3]
-            rows, chosen, rest, terms, wanted = rows[best], chosen[best], rest[best], terms[best], wanted[best]
-    return torch.full((count,), torch.inf).index_put((rows,), rest.norm(dim=1) / wanted.norm(dim=1))
+def _of_texts(pairs: Pairs, own: int, others: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Equations (M, count + lengths) of weights of other pairs, of ``count`` numbers in all, and of lengths; and what
+    they add up to (M,). Each place up to the end of a text has one word. Unlikely pairs cost a little."""
+    places, place = torch.arange(int(pairs.place.max()) + 1), int(pairs.place[own])
+    ends = places[place:] + 1
+    one = (pairs.place[others] == places[:, None]).to(pairs.likely)
+    longer = (ends > places[:, None]).to(one)
+    costs = _COST * (1 - pairs.likely[others].clamp(0.0, 1.0))
+    rows = torch.cat([functional.pad(one, (0, count - len(others))), -longer], 1)
+    rows = torch.cat([rows, functional.pad(costs[None], (0, rows.shape[1] - len(others)))])
+    return rows, torch.zeros(len(rows)).to(rows).index_fill(0, torch.tensor(place), -1.0)
 
 
 def _chosen(pairs: Pairs, weights: Tensor) -> Tensor:
