@@ -4,9 +4,10 @@ How it is done is ours. Where a word was used once, its row of the table's gradi
 token, and the first attention's gradient, a sum over words and places of known vectors, has the derivative by the query
 of that token. Such a derivative is a sum over the tokens to which the word listens, which are those of its own text:
 every term can be computed but for whether it is there, and for one number of each head. So the text is a sparse
-solution, none of it negative, of as many equations as the vectors have numbers; its place is one of those that fit
-best. A text whose sum equals what was seen is right, and with its gradient taken away the words of the others are
-rarer.
+solution, none of it negative, of as many equations as the vectors have numbers, with one word at each place up to its
+end. Derivatives of a place are sums of those of its words, so least squares tell which pairs of a word and a place are
+likely; of solutions the likeliest is taken. A text whose sum equals what was seen is right, and with its gradient taken
+away the words of the others are rarer.
 """
 
 from collections import Counter
