@@ -323,19 +323,16 @@ class Reader:
         three = read[word, place] @ self.attention.in_proj_weight.T + self.attention.in_proj_bias
         queries, keys, values = three.unflatten(1, (3, self.attention.num_heads, -1)).unbind(1)
         last = self.attention.out_proj.weight.unflatten(1, (self.attention.num_heads, -1))
-        own, (sums, by_place) = (word, place), self._sums(given[:, there], matrix)
         values = torch.einsum("nhd,ehd->hne", values, last)
-        of_words, of_places = [*sums.chunk(3, 1), rows[used]], [*by_place.chunk(3, 1)]
-        if self.learned is not None:
-            of_places.append(self.rows(target, self.learned)[there])
-        likely = _shares(of_words[: len(of_places)], of_places)[word, there.cumsum(0)[place] - 1]
-        return Pairs(
-            used, rows[used], sums, *own, likely, centred[own], deviation[own], queries, keys, values
-        )  # fmt: skip
+        sums, of_places = self._sums(given[:, there], matrix)
+        learned = [] if self.learned is None else [self.rows(target, self.learned)[there]]
+        shares = _shares([*sums.chunk(3, 1), rows[used]], [*of_places.chunk(3, 1), *learned])
+        likely, own = shares[word, there.cumsum(0)[place] - 1], (word, place)
+        return Pairs(used, rows[used], sums, *own, likely, centred[own], deviation[own], queries, keys, values)
 
     def _sums(self, given: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        """Of words (W, 3 E) and of places (T, 3 E): vectors (W, T, E) are sums of one of the word and one of the place,
-        but for their deviation."""
+        """Return the sums of words (W, 3 E) and of places (T, 3 E). Vectors (W, T, E) are sums of one of the word and
+        one of the place, but for their deviation."""
         parts = torch.cat([given[:, 0], given[0, 1:] - given[:1, 0]])
         parts = torch.cat([(parts - parts.mean(1, keepdim=True)) * self.norm.weight, self.norm.bias[None]])
         words, others = (matrix @ torch.linalg.pinv(parts)).T[:-1].split([len(given), given.shape[1] - 1])
@@ -390,10 +387,10 @@ class Reader:
 
 
 def _shares(words: list[Tensor], places: list[Tensor]) -> Tensor:
-    """Shares (W, T) of derivatives of words (W, E) that make up those of places (T, E), by least squares; each kind of
-    derivatives counts alike."""
-    scales = [one.norm().clamp_min(1e-300) for one in words]
-    ones, others = (torch.cat([a / b for a, b in zip(of, scales, strict=True)], 1) for of in (words, places))
+    """Return the shares (W, T) of derivatives of words (W, E) that make up those of places (T, E), by least squares.
+    Each kind of derivatives counts alike, and one that only words have does not count."""
+    scales = [one.norm().clamp_min(1e-300) for one in words[: len(places)]]
+    ones, others = (torch.cat([a / b for a, b in zip(of, scales, strict=False)], 1) for of in (words, places))
     return (others @ torch.linalg.pinv(ones)).T
 
 
@@ -525,8 +522,9 @@ def _nearer(pairs: Pairs, heard: Listening, guess: Guess) -> Guess | None:
 
 
 def _of_texts(pairs: Pairs, own: int, others: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Equations (M, count + lengths) of weights of other pairs, of ``count`` numbers in all, and of lengths; and what
-    they add up to (M,). Each place up to the end of a text has one word. Unlikely pairs cost a little."""
+    """Return equations (M, count + L) and what they add up to (M,): each place up to the end of a text has one word,
+    and unlikely pairs cost a little. Unknown are the weights of other pairs, as the first of ``count`` numbers, and
+    which of L lengths the text has."""
     places, place = torch.arange(int(pairs.place.max()) + 1), int(pairs.place[own])
     ends = places[place:] + 1
     one = (pairs.place[others] == places[:, None]).to(pairs.likely)
