@@ -210,18 +210,13 @@ class Listening:
     unsaid: Tensor
 
     @classmethod
-    def all(cls, pairs: Pairs, derivatives: list[tuple[int, Tensor, Tensor]]) -> "list[Listening]":
-        """Return the derivatives of a word at the places of pairs. Given are the pairs, their queries' derivatives, and
-        those (E, 1 or 3) by what attention says. Leave out those that are no numbers, as a norm without a gain leaves
-        them."""
-        known = [one for one in derivatives if bool(one[2].isfinite().all())]
-        if not known:
-            return []
-        every = (pairs.values @ torch.cat([said for _, _, said in known], 1)).split(known[0][2].shape[1], 2)
-        return [
-            cls(own, query, pairs.exponentials(own), gained[..., 0], gained[..., 1:])
-            for (own, query, _), gained in zip(known, every, strict=True)
-        ]
+    def of(cls, pairs: Pairs, own: int, query: Tensor, said: Tensor) -> "Listening | None":
+        """Return the derivatives at pair ``own``, given that by its query and those (E, 1 or 3) by what attention says;
+        None where these are no numbers, as a norm without a gain leaves them."""
+        if not bool(said.isfinite().all()):
+            return None
+        gained = pairs.values @ said
+        return cls(own, query, pairs.exponentials(own), gained[..., 0], gained[..., 1:])
 
 
 @dataclass(frozen=True)
@@ -338,9 +333,9 @@ class Reader:
         words, others = (matrix @ torch.linalg.pinv(parts)).T[:-1].split([len(given), given.shape[1] - 1])
         return words, torch.cat([words.sum(0, keepdim=True) - others.sum(0, keepdim=True), others])
 
-    def listening(self, pairs: Pairs, own: int) -> list[Listening]:
-        """Return the derivatives of a word at its place."""
-        return Listening.all(pairs, [(own, *self._derivatives(pairs, own))])
+    def listening(self, pairs: Pairs, own: int) -> Listening | None:
+        """Return the derivatives of the word of pair ``own`` at its place; None where they are no numbers."""
+        return Listening.of(pairs, own, *self._derivatives(pairs, own))
 
     def _derivatives(self, pairs: Pairs, own: int) -> tuple[Tensor, Tensor]:
         """By the query (H, D) of a pair, and by what attention says to it (E, 1), or (E, 3) with the directions in
@@ -474,30 +469,31 @@ def _next(
     names = list(zip(pairs.words[pairs.word].tolist(), pairs.place.tolist(), strict=True))
     for own in sorted(pairs.surest().tolist(), key=lambda pair: tried[names[pair]])[:_TRIES]:
         tried[names[own]] += 1
-        for text in _heard(reader, pairs, own):
-            left = reader.without(target, text, pairs.words[pairs.word[own]])
-            if left is not None:
-                return text, *left
+        text = _heard(reader, pairs, own)
+        left = None if text is None else reader.without(target, text, pairs.words[pairs.word[own]])
+        if text is not None and left is not None:
+            return text, *left
     return None
 
 
-def _heard(reader: Reader, pairs: Pairs, own: int) -> Iterator[Tensor]:
-    """Texts (T,) to which a word may listen at its place: one that says all it heard, or the word alone if that is
-    nothing."""
+def _heard(reader: Reader, pairs: Pairs, own: int) -> Tensor | None:
+    """The text (T,) that says all a word heard at its place, or the word alone if that is nothing; None if there is
+    none."""
     if pairs.is_alone(int(pairs.word[own])):
-        yield pairs.text(torch.tensor([own]), reader.places)
-        return
-    for heard in reader.listening(pairs, own):
-        guess, off = Guess.first(pairs, heard), [torch.inf]
-        while len(off) <= _ROUNDS and min(off[-_PATIENCE:]) <= min(off):
-            guess = _nearer(pairs, heard, guess)
-            if guess is None:
-                break
-            text = _chosen(pairs, guess.there)
-            off.append(unexplained(pairs, heard, text))
-            if off[-1] < _RIGHT:
-                yield pairs.text(text > 0, reader.places)
-                return
+        return pairs.text(torch.tensor([own]), reader.places)
+    heard = reader.listening(pairs, own)
+    if heard is None:
+        return None
+    guess, off = Guess.first(pairs, heard), [torch.inf]
+    while len(off) <= _ROUNDS and min(off[-_PATIENCE:]) <= min(off):
+        guess = _nearer(pairs, heard, guess)
+        if guess is None:
+            break
+        text = _chosen(pairs, guess.there)
+        off.append(unexplained(pairs, heard, text))
+        if off[-1] < _RIGHT:
+            return pairs.text(text > 0, reader.places)
+    return None
 
 
 def _nearer(pairs: Pairs, heard: Listening, guess: Guess) -> Guess | None:

@@ -298,7 +298,8 @@ def test_a_text_of_no_words_explains_nothing(behind: RowModel, notes: Dataset) -
     reader = Reader(behind, observation.weights[0], observation.target[0])
     pairs = reader.pairs(observation.target[0])
     assert pairs is not None
-    heard = reader.listening(pairs, 0)[0]
+    heard = reader.listening(pairs, 0)
+    assert heard is not None
     assert unexplained(pairs, heard, torch.zeros(len(pairs.word), dtype=torch.float64)) == torch.inf
 
 
