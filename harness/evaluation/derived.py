@@ -76,7 +76,7 @@ from harness.scoring.verdict import (
 _ROUNDING, _ACCOUNTED = 1e-6, 1e-3
 # How improbable it is that permutations drew what is called impossible; how many times the chance of ranks of victims
 # of whom the same was made may be exceeded; ranks of such a chance or more, were they independent, are no leak.
-_FAR, _UNALIKE, _USUAL = 1e-12, 10, 0.2
+_FAR, _UNALIKE, _USUAL = 1e-12, 10, 0.15
 # A repeated run takes another time; of verdicts there is more to say than that they differ from a file.
 _ELSEWHERE = ("seconds", "verdict", "verdict_reason")
 # Sentences may be said in other words from one commit to the next.
@@ -504,7 +504,7 @@ def _of_ranks(cell: CellResult, scores: Scores | IdentityScores, victims: Sequen
     """Yield a line for each p-value that the ranks of victims cannot have, whatever the look-alikes were.
 
     Ranks vary the most where the same was made of all victims of a class: their sum is then that of Mann and Whitney,
-    and who is first depends on one common chance. They vary the least, but for odd cases, where they are independent.
+    and who is first depends on one common chance. They vary the least where they are independent, or tie.
     """
     ranking, tested, labels = scores.ranking, cell.tested_p, [-1 if one.label is None else one.label for one in victims]
     told, classes = ranking.sizes > 1, np.reshape(labels, ranking.sizes.shape)
@@ -512,7 +512,7 @@ def _of_ranks(cell: CellResult, scores: Scores | IdentityScores, victims: Sequen
         return
     ranks, first = ranking.ranks[told], ranking.first[told]
     kinds, counts = np.unique(np.stack([classes[told], ranking.sizes[told] - 1]), axis=1, return_counts=True)
-    below = ((ranks - 1) / (ranking.sizes[told] - 1) - 0.5).sum()
+    apart = (ranks - 1) / (ranking.sizes[told] - 1) - 0.5
 
     def at_most(chance: float) -> float:
         return float(1 + stats.poisson.isf(_FAR, _UNALIKE * chance * _PERMUTATIONS)) / (1 + _PERMUTATIONS)
@@ -521,11 +521,11 @@ def _of_ranks(cell: CellResult, scores: Scores | IdentityScores, victims: Sequen
         chance = lineup_p_value(flags[:, None], ranking.sizes[told][:, None], classes[told][:, None], GaussianLimit(0))
         return 1.0 if chance is None else chance
 
-    widest, least = (
-        float(stats.norm.cdf(below / math.sqrt((counts * (more + kinds[1] + 1) / (12 * kinds[1])).sum())))
-        for more in (counts, 1)
-    )
-    hits = float(stats.poisson.sf(first.sum() - 1, (counts / (kinds[1] + 1)).sum()))
+    wide, narrow = ((counts * (more + kinds[1] + 1) / (12 * kinds[1])).sum() for more in (counts, 1))
+    # Ties take spread: where all others tie, ranks vary no more than these do, and one of the whole class can be first.
+    narrow = max(min(narrow, (apart**2).sum()), _FAR)
+    widest, least = (float(stats.norm.cdf(apart.sum() / math.sqrt(one))) for one in (wide, narrow))
+    hits = float(stats.poisson.sf(first.sum() - 1, (counts / (kinds[1] + counts)).sum()))
     low = tested < LEAK_P and min(least, hits) > _USUAL
     if low or tested > 2 * at_most(min(widest, alike(first))):
         yield f"p_value is {tested}, which the ranks of its victims cannot have"

@@ -80,6 +80,19 @@ def test_a_p_value_is_one_that_the_ranks_may_have(rank: int, said: float, faults
     assert [f"p_value is {said}, which the ranks" in one.line for one in found(cell, victims)] == [True] * faults
 
 
+@pytest.mark.parametrize(("near", "far", "faults"), [(3, 0, False), (3, 3, False), (0, 0, True), (1, 3, True)])
+def test_where_all_but_a_few_tie_a_small_p_value_is_one_that_ranks_may_have(near: int, far: int, faults: bool) -> None:
+    """Of 64 records and 20 more of a class, those that are unlike the usual one come back: by chance 1 of 84 is one."""
+    facts = {"cell": "0" * 20, "seed": 0, "outcome": "failure", "rmse": 1.0, "lineup_size": 21, "label": 0}
+    ranks = [1] * near + [21] * far + [11] * (64 - near - far)
+    victims = [
+        VictimRecord(**PLACE, **facts, victim=one, dataset_index=one, lineup_rank=rank) for one, rank in enumerate(ranks)
+    ]
+    changes = {"confirmed": 0, "outcomes": Outcomes(failure=64), "lineup": Lineup(p_value=2e-4)}
+    cell = by_victims(a_leak().model_copy(update=changes), victims)
+    assert ["p_value is 0.0002, which" in one.line for one in found(cell, victims)] == [True] * faults
+
+
 @pytest.mark.parametrize(("said", "faults"), [("4.5%", 0), ("4.4%", 0), ("4.3%", 1), ("4.6%", 1), ("4.4", 1)])
 def test_a_bound_that_was_rounded_to_the_nearest_was_not_edited(said: str, faults: int) -> None:
     """Nothing of 66 came back: at most 4.44%."""
