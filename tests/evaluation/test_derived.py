@@ -86,7 +86,8 @@ def test_where_all_but_a_few_tie_a_small_p_value_is_one_that_ranks_may_have(near
     facts = {"cell": "0" * 20, "seed": 0, "outcome": "failure", "rmse": 1.0, "lineup_size": 21, "label": 0}
     ranks = [1] * near + [21] * far + [11] * (64 - near - far)
     victims = [
-        VictimRecord(**PLACE, **facts, victim=one, dataset_index=one, lineup_rank=rank) for one, rank in enumerate(ranks)
+        VictimRecord(**PLACE, **facts, victim=one, dataset_index=one, lineup_rank=rank)
+        for one, rank in enumerate(ranks)
     ]
     changes = {"confirmed": 0, "outcomes": Outcomes(failure=64), "lineup": Lineup(p_value=2e-4)}
     cell = by_victims(a_leak().model_copy(update=changes), victims)
