@@ -376,15 +376,18 @@ def _by_padding(
     record, images = captured.record, captured.images
     if record.data != "text" or images is None or record.truths == record.batch_size:
         return None
-    made_by, least = torch.zeros(len(made)), UNLIKE * made.norm(dim=1)
+    made_by, least, still = torch.zeros(len(made)), UNLIKE * made.norm(dim=1), made == 0
     for longest, texts in shortened(images):
         try:
-            moved = (play(replace(captured, images=texts)) - made).norm(dim=1)
+            played = play(replace(captured, images=texts))
         except Exception:  # the user's own network may need all places
             return None
+        moved, still = (played - made).norm(dim=1), still & (played == 0)
         whole = (tokens_of(images)[..., longest:] == PAD).flatten(1).all(1)
         made_by = made_by.maximum(moved.where(whole, torch.zeros(())))
     if bool(((sent - made).norm(dim=1) > least.maximum(_FEWER * made_by)).any()) or bool((made_by < least).all()):
+        return None
+    if bool(((sent * still).norm(dim=1) > least).any()):  # such as rows of words that no text holds
         return None
     said = (
         f"{check.detail.partition(';')[0]}; the network counts empty places behind texts, and of several batches "

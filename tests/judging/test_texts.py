@@ -201,10 +201,10 @@ def test_texts_that_were_padded_otherwise_accuse_nobody(tmp_path: Path, judge: A
 
 @pytest.mark.parametrize(("steps", "all_places", "outcome"), [
     (1, 3, "holds"), (1, 1, "(1 of 3 clients, such as client 2); texts"),
-    (1, 0, "(1 of 3 clients, such as client 1); texts"), (2, 3, "holds"), (2, 0, "cannot tell"),
+    (1, 0, "(1 of 3 clients, such as client 1); texts"), (2, 3, "holds"), (2, 0, "cannot tell"), (2, 3, "violated"),
 ])  # fmt: skip
 def test_each_client_may_pad_to_a_length_of_its_own(tmp_path: Path, steps: int, all_places: int, outcome: str) -> None:
-    """The first of them to all places; of several batches nobody knows how long each was."""
+    """The first of them to all places; of several nobody knows how long each was. Other words are no padding."""
     known: dict[str, Any] = {"model": IN_PLACES, "vocabulary": KNOWN, "places": PLACES, "strict": True}
     for client in range(3):
         torch.manual_seed(0)
@@ -219,7 +219,8 @@ def test_each_client_may_pad_to_a_length_of_its_own(tmp_path: Path, steps: int, 
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(network(tokens), labels).backward()
                 optimizer.step()
-                capture.batch(tokens, labels)
+                told = tokens_of(NOTES.images[own + 20]) if outcome == "violated" else tokens
+                capture.batch(told, labels)
     clients = gathered([read_capture(tmp_path / str(client)) for client in range(3)])
     (cell,) = cells_of(clients, "texts", ["cpl"], "none", "cpu")
     if "client" not in outcome:
