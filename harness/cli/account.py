@@ -14,7 +14,7 @@ from harness.base.limits import MOST_STEPS
 from harness.base.presence import percent_up
 from harness.base.ranges import MOST_COUNT
 from harness.cli.app import DONE, app
-from harness.cli.console import tell
+from harness.cli.console import Copy, tell
 from harness.cli.grouping import Grouped
 from harness.cli.options import JsonOption, split_lists, with_output
 from harness.privacy.account import Row, account
@@ -122,6 +122,7 @@ def _print(console: Console, settings: dict[str, Any], rows: list[Row]) -> None:
     console.print(Text(_headline(settings)))
     extra = [name for name in ("sigma", "steps", "rounds") if any(name in row for row in rows)]
     said = [name for name in _IN_HEADLINE if all(row.get(name) == settings[name] for row in rows)]
+    said = [] if isinstance(console, Copy) else said  # files keep their columns
     names = [name for name in (*_COLUMNS[:2], *extra, *_COLUMNS[2:]) if name not in said]
     table = Table()
     for name in names:

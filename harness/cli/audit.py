@@ -19,7 +19,7 @@ from harness.base.devices import choose_device
 from harness.base.errors import UsageError
 from harness.base.progress import counted
 from harness.cli.app import DONE, app
-from harness.cli.console import display
+from harness.cli.console import Copy, display
 from harness.cli.grouping import Grouped
 from harness.cli.options import (
     AssignmentsOption,
@@ -179,29 +179,34 @@ def _deliver(document: dict[str, Any], out: Path | None, as_json: bool) -> None:
 def print_audits(results: list[AuditResult], console: Console) -> None:
     """One row per audit, and what its words mean."""
     table = Table()
-    for name in ("defense", "canaries", "unit", "view", "seed", *_NUMBERS, "verdict"):
+    own = ["settings"] if isinstance(console, Copy) else []  # only files have room for them
+    for name in ("defense", *own, "canaries", "unit", "view", "seed", *_NUMBERS, "verdict"):
         table.add_column(name, overflow="fold", no_wrap=True)
     for result in results:
         table.add_row(*map(Text, (
-            result.defense, f"{result.canaries} {result.design}", result.unit, result.view, str(result.seed),
-            f"{result.correct}/{result.guesses}", *_numbers(result), result.verdict,
+            result.defense, *(_set(result) for _ in own), f"{result.canaries} {result.design}", result.unit,
+            result.view, str(result.seed), f"{result.correct}/{result.guesses}", *_numbers(result), result.verdict,
         )))  # fmt: skip
     console.print(table)
     for caption in dict.fromkeys(map(_caption, results)):
         console.print(Text(caption))
-    for note in dict.fromkeys(f"{_settings(result)}: {result.notes}" for result in results):
+    for note in dict.fromkeys(f"{_named(result)}: {result.notes}" for result in results):
         console.print(Text(note))
     for design in dict.fromkeys(result.design for result in results):
         console.print(Text(f"{design}: {DESIGNS[design]}"))
     console.print(Text(_FOOTER))
 
 
-def _settings(result: AuditResult) -> str:
-    """The defense with what was set of it; a column of these would have no room."""
+def _set(result: AuditResult) -> str:
+    """What was set of the defense."""
     said = [f"{key}={value}" for key, value in result.defense_args.items()]
     said += [f"noise x{result.noise_scale:g}"] if result.noise_scale != 1 else []
     said += [f"{result.colluders} collude"] if result.colluders else []
-    return f"{result.defense} ({', '.join(said)})" if said else result.defense
+    return ", ".join(said)
+
+
+def _named(result: AuditResult) -> str:
+    return f"{result.defense} ({said})" if (said := _set(result)) else result.defense
 
 
 def _caption(result: AuditResult) -> str:

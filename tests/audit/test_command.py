@@ -14,7 +14,9 @@ def test_the_table_and_no_file(harness: Callable, tmp_path: Path) -> None:
     assert (code, err, list(tmp_path.iterdir())) == (0, "", [])
     for text in ("together", "alone", "norm", "violates its claim", "lower bound", "add/remove", "delta 1e-05"):
         assert text in out
-    out = harness("audit", "--defense", "fed_cdp", "--defense-arg", "sigma=2", "--canary", "norm", *QUICK).out
+    line = ("audit", "--defense", "fed_cdp", "--defense-arg", "sigma=2", "--canary", "norm", "--output", "audit.csv")
+    out = harness(*line, *QUICK).out
+    assert [one.split(",")[1] for one in Path("audit.csv").read_text().splitlines()] == ["settings", "sigma=2"]
     assert "\nfed_cdp (sigma=2): " in out  # a column of settings had no room in 120 columns
 
 

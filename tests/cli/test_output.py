@@ -40,6 +40,7 @@ def test_all_forms_hold_the_printed_words(harness: Harness) -> None:
     read = list(csv.reader(io.StringIO(Path("table.csv").read_text(encoding="utf-8-sig"))))
     assert read[0] == table["columns"] and len(read) == 1 + len(table["rows"])
     assert [row[0] for row in read[1:]] == [row[0] for row in table["rows"]]
+    assert {"sampler", "adjacency"} <= {*read[0]} and "sampler │" not in out  # a screen has no room for them
     numbers = pandas.read_csv("table.csv")
     assert str(numbers["epsilon"].dtype) == str(numbers["delta"].dtype) == "float64"
     page = Path("table.html").read_text()
