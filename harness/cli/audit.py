@@ -198,7 +198,7 @@ def print_audits(results: list[AuditResult], console: Console) -> None:
 
 
 def _set(result: AuditResult) -> str:
-    """What was set of the defense."""
+    """Return what was set of the defense."""
     said = [f"{key}={value}" for key, value in result.defense_args.items()]
     said += [f"noise x{result.noise_scale:g}"] if result.noise_scale != 1 else []
     said += [f"{result.colluders} collude"] if result.colluders else []
